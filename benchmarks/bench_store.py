@@ -158,8 +158,8 @@ def main(delay: float, shards: int, pairs: int, seconds: float) -> None:
         far, near = [], []
         for number in range(ROUNDS):
             _delay(store, delay)
-            place = f"s3://{bad_store.BUCKET}/scored-{number}"
-            far.append(worker_seconds(place, pairs, seconds))
+            path = f"s3://{bad_store.BUCKET}/scored-{number}"
+            far.append(worker_seconds(path, pairs, seconds))
             with tempfile.TemporaryDirectory() as folder:
                 near.append(worker_seconds(folder, pairs, seconds))
         on_store, on_disk = statistics.median(far), statistics.median(near)

@@ -46,8 +46,8 @@ Triple = tuple[ImagePair, np.ndarray, np.ndarray, "np.ndarray | None"]
 def read(settings: Manifest, pair: ImagePair) -> Triple:
     """A pair with its images, and its true mask bool [H, W] where it has one."""
     before, after = (
-        images.read(storage.resolve(settings.root, place), settings.image_size)
-        for place in (pair.before, pair.after)
+        images.read(storage.resolve(settings.root, path), settings.image_size)
+        for path in (pair.before, pair.after)
     )
     mask = masks.of_pair(settings.root, pair, *before.shape[:2]).union
     return pair, before, after, None if mask is None else mask > 0

@@ -94,7 +94,7 @@ def _read(root: str, pair: ImagePair) -> Pair:
     def image(reference: str) -> np.ndarray:
         return images.read(storage.resolve(root, reference), 224)
 
-    truth = {round(t * 8): image(place) for t, place in pair.truth}
+    truth = {round(t * 8): image(path) for t, path in pair.truth}
     return image(pair.before), image(pair.after), truth
 
 

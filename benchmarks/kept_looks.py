@@ -76,8 +76,8 @@ def measure(
             (pair.before, pair.facts.objects_before),
             (pair.after, pair.facts.objects_after),
         )
-        for place, looks in ends:
-            image = image_files.read(f"{root}/{place}", None)
+        for path, looks in ends:
+            image = image_files.read(f"{root}/{path}", None)
             output = way(image)
             error = np.square(image.astype(float) - output.astype(float)).mean()
             if error:

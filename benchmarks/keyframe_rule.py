@@ -79,9 +79,9 @@ def changes(root: str, size: int) -> Iterator[Change]:
             if pair.kind != CHANGE or pair.mask is None:
                 continue
             ends = pair.before, pair.after
-            between = [place for _, place in sorted(pair.truth)]
-            places = [storage.resolve(root, p) for p in (ends[0], *between, ends[1])]
-            frames = np.stack([images.read(place, size) for place in places])
+            between = [path for _, path in sorted(pair.truth)]
+            paths = [storage.resolve(root, p) for p in (ends[0], *between, ends[1])]
+            frames = np.stack([images.read(path, size) for path in paths])
             mask = masks.of_pair(root, pair, *frames.shape[1:3]).union
             assert mask is not None
             yield Change(str(pair.change_type), pair.captions, frames, middle(frames, mask > 0))

@@ -32,12 +32,12 @@ def named_line(error: BaseException) -> str:
 
 
 @contextmanager
-def prefix_error_with(place: object) -> Iterator[None]:
+def prefix_error_with(path: object) -> Iterator[None]:
     """Puts the file before the message of a UserError raised in the block."""
     try:
         yield
     except UserError as error:
-        raise UserError(f"{place}: {error.what}", error.remedy) from None
+        raise UserError(f"{path}: {error.what}", error.remedy) from None
 
 
 class JobFailed(Exception):

@@ -49,6 +49,6 @@ def _last_part(path: str) -> str:
 @cache
 def _known_folders() -> list[str]:
     """Folders of this machine, the longest first."""
-    places = [Path.home(), Path(tempfile.gettempdir()), Path.cwd(), Path(sys.prefix)]
-    folders = {str(form) for place in places for form in (place, place.resolve())}
+    paths = [Path.home(), Path(tempfile.gettempdir()), Path.cwd(), Path(sys.prefix)]
+    folders = {str(form) for path in paths for form in (path, path.resolve())}
     return sorted((folder for folder in folders if len(folder) > 1), key=len, reverse=True)

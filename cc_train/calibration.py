@@ -43,8 +43,8 @@ class Calibration:
         return chance * (self.strangest / strangeness) ** 2
 
     @classmethod
-    def of(cls, value: Any, place: object) -> Calibration:
-        """The calibration in a run's settings. Raises UserError, which names `place`."""
+    def of(cls, value: Any, path: object) -> Calibration:
+        """The calibration in a run's settings. Raises UserError, which names `path`."""
         try:
             strangest = value["strangest"]
             return cls(
@@ -53,7 +53,7 @@ class Calibration:
                 None if strangest is None else float(strangest),
             )
         except (KeyError, TypeError, ValueError):
-            raise UserError(f"{place}: its calibration is damaged", "Export it again") from None
+            raise UserError(f"{path}: its calibration is damaged", "Export it again") from None
 
     def to_json(self) -> dict[str, Any]:
         """The calibration as a run's settings hold it."""

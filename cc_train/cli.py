@@ -241,7 +241,7 @@ def evaluate(**options: Any) -> None:
 
 
 @cli.command()
-@click.argument("places", nargs=-1, metavar="[RUN] [BEFORE AFTER]")
+@click.argument("paths", nargs=-1, metavar="[RUN] [BEFORE AFTER]")
 @click.option(
     "--pairs", metavar="FILE|DIR", help="A CSV or JSON-lines list, or a folder: see above."
 )

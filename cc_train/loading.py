@@ -16,27 +16,27 @@ from cc_train.runs.stored_run import Run
 from cc_train.sharing import hub
 
 
-def load(place: str | Path, device: str = "cpu", revision: str | None = None) -> CaptionModel:
+def load(path: str | Path, device: str = "cpu", revision: str | None = None) -> CaptionModel:
     """The captioner of a run's folder (its best network) or of an exported one, in evaluation.
 
-    place: also the name of a captioner that comes with the package, or an id on the hub, of which
+    path: also the name of a captioner that comes with the package, or an id on the hub, of which
     `revision` names a branch, tag or commit.
 
     Raises UserError for a folder that is no run, is damaged, or is no captioner's.
     """
-    return of_run(stored_run.read(hub.locate(str(place), revision)), place, device)
+    return of_run(stored_run.read(hub.locate(str(path), revision)), path, device)
 
 
-def of_run(run: Run, place: object, device: str = "cpu") -> CaptionModel:
-    """The captioner of a run, as `load` gives it. place: what messages call it.
+def of_run(run: Run, path: object, device: str = "cpu") -> CaptionModel:
+    """The captioner of a run, as `load` gives it. path: what messages call it.
 
     Raises UserError for the run of a system that is no captioner, and for a damaged one.
     """
     recipe = systems.recipe(run.system)
     if not hasattr(recipe, "load"):
-        raise UserError(f"{place}: a run of {run.system} is no captioner", "Give a captioner's run")
+        raise UserError(f"{path}: a run of {run.system} is no captioner", "Give a captioner's run")
     captioner: CaptionModel = recipe.load(run, device)
     calibration = run.settings.get("calibration")
     if calibration is not None and isinstance(captioner, EncoderDecoder):
-        captioner.calibration = Calibration.of(calibration, str(place))
+        captioner.calibration = Calibration.of(calibration, str(path))
     return captioner

@@ -14,7 +14,7 @@ markdown_option = click.option(
 
 
 @click.command()
-@click.argument("places", nargs=-1, metavar="[RUN…]")
+@click.argument("paths", nargs=-1, metavar="[RUN…]")
 @click.option(
     "--dataset", metavar="NAME", help="Add published figures of this data set: clevr, spot, …"
 )
@@ -229,8 +229,8 @@ def zoo_check(name: str, captions: str, references: str | None, folder: str) -> 
 
     from cc_train.report import zoo_rows
 
-    place = None if references is None else Path(references)
-    figures = zoo_rows.check(Path(folder), name, Path(captions), place)
+    path = None if references is None else Path(references)
+    figures = zoo_rows.check(Path(folder), name, Path(captions), path)
     listed = ", ".join(f"{measure} {figure:.2f}" for measure, figure in figures.items())
     click.echo(f"{name}: {listed}, as in the zoo")
 

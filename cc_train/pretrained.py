@@ -35,11 +35,11 @@ class Captioner:
 
     @classmethod
     def from_pretrained(
-        cls, place: str | os.PathLike[str], *, device: str = "auto", revision: str | None = None
+        cls, path: str | os.PathLike[str], *, device: str = "auto", revision: str | None = None
     ) -> Captioner:
-        """The captioner at `place`.
+        """The captioner at `path`.
 
-        place: the folder of a training run, a folder that `cc-train export` wrote, the name of a
+        path: the folder of a training run, a folder that `cc-train export` wrote, the name of a
         captioner that comes with the package (`captioner-mini`), or an id on the Hugging Face hub
         (`OWNER/NAME`; extra `[hub]`). device: `cpu`, `cuda`, or `auto`, which takes a GPU where
         there is one. revision: a branch, tag or commit on the hub.
@@ -47,8 +47,8 @@ class Captioner:
         Raises UserError for a place that is none of these, is damaged, or is no captioner's, and
         for an id without a network unless it was fetched before.
         """
-        folder = hub.locate(os.fspath(place), revision)
-        return cls(loading.of_run(stored_run.read(folder), place, pick_device(device)), folder)
+        folder = hub.locate(os.fspath(path), revision)
+        return cls(loading.of_run(stored_run.read(folder), path, pick_device(device)), folder)
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
         """Writes the captioner as `cc-train export` does, without measuring it; the folder.

@@ -131,20 +131,20 @@ class Vocabulary:
         return cls([*MARKS, *frequent])
 
     @classmethod
-    def read(cls, place: str | Path) -> Vocabulary:
+    def read(cls, path: str | Path) -> Vocabulary:
         """A vocabulary from our JSON list of words, or from ProCap's `word2idx` JSON object.
 
         Raises UserError for a file that is neither.
         """
         try:
-            content = storage.read_json(str(place))
+            content = storage.read_json(str(path))
         except (OSError, ValueError) as error:
-            raise UserError(f"{place}: {error}", "Give a vocabulary as JSON") from None
-        words = _in_order(content, str(place)) if isinstance(content, dict) else content
+            raise UserError(f"{path}: {error}", "Give a vocabulary as JSON") from None
+        words = _in_order(content, str(path)) if isinstance(content, dict) else content
         if not isinstance(words, list) or tuple(words[: len(MARKS)]) != MARKS:
-            raise UserError(f"{place}: does not begin with {', '.join(MARKS)}", "Give a vocabulary")
+            raise UserError(f"{path}: does not begin with {', '.join(MARKS)}", "Give a vocabulary")
         if not all(isinstance(word, str) for word in words) or len(set(words)) < len(words):
-            raise UserError(f"{place}: a word is twice in it, or is none", "Give a vocabulary")
+            raise UserError(f"{path}: a word is twice in it, or is none", "Give a vocabulary")
         return cls(words)
 
     def describe(self) -> dict[str, Any]:
@@ -228,9 +228,9 @@ def _words_of_sentence(sentence: str) -> list[str]:
     return words
 
 
-def _in_order(ids: dict[str, Any], place: str) -> list[str]:
+def _in_order(ids: dict[str, Any], path: str) -> list[str]:
     if sorted(ids.values(), key=str) != sorted(range(len(ids)), key=str):
-        raise UserError(f"{place}: ids are not 0 to {len(ids) - 1}", "Give a word2idx file")
+        raise UserError(f"{path}: ids are not 0 to {len(ids) - 1}", "Give a word2idx file")
     return sorted(ids, key=lambda word: int(ids[word]))
 
 

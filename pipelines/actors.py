@@ -238,16 +238,14 @@ class Interpolate(StagedStep):
             return error
 
     def _image(self, reference: str) -> np.ndarray:
-        place = storage.resolve(self.manifest.root, reference)
+        path = storage.resolve(self.manifest.root, reference)
         read = self.video_frames.read if images.FRAME in reference else images.read
-        return read(place, self.manifest.image_size)
+        return read(path, self.manifest.image_size)
 
     def _truth(self, pair: ImagePair, shape: tuple[int, ...]) -> dict[int, np.ndarray]:
         last = 2**self.manifest.interpolate.depth
         truth = {
-            round(t * last): self._image(place)
-            for t, place in pair.truth
-            if (t * last).is_integer()
+            round(t * last): self._image(path) for t, path in pair.truth if (t * last).is_integer()
         }
         if any(frame.shape != shape for frame in truth.values()):
             raise RejectedPair(Reason.SIZES_DIFFER, "true frames are of another size")

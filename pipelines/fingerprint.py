@@ -160,12 +160,12 @@ def check_keyframes(manifest: Manifest) -> None:
 def weight_files(manifest: Manifest, digests: Iterable[str]) -> dict[str, str]:
     """Paths, by name, of the manifest's own files of weights whose names are in `digests`."""
     files = (getattr(manifest, section).weights for section in SECTIONS_WITH_WEIGHTS)
-    places = {
+    paths = {
         _weights_identity(file): _absolute_weights(file)
         for file in files
         if file and not weights.is_known(file)
     }
-    return {name: place for name, place in places.items() if name in set(digests)}
+    return {name: path for name, path in paths.items() if name in set(digests)}
 
 
 def _weights_identity(name_or_file: str) -> str:

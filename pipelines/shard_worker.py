@@ -101,10 +101,10 @@ class ShardWorker:
         planned = shard.shard if isinstance(shard, ShardWithFindings) else shard
         if isinstance(planned, ShardPlan) and isinstance(step, Expecting):
             step.upcoming(planned.pairs)
-        place = storage.join(self.run_info.folder, self.run_info.format.file(shard.name))
+        path = storage.join(self.run_info.folder, self.run_info.format.file(shard.name))
         rejects: list[Reject] = []
-        with self.run_info.format.write(place) as (writer, written):
-            for pair, outcome in self._outcomes(shard, journal, place):
+        with self.run_info.format.write(path) as (writer, written):
+            for pair, outcome in self._outcomes(shard, journal, path):
                 if isinstance(outcome, RejectedPair):
                     rejects.append(_reject(pair, shard, outcome))
                     journal.rejected += 1
@@ -155,7 +155,7 @@ class ShardWorker:
         return self.run_info.device != "cpu" and device_errors.is_broken_device(error)
 
     def _outcomes(
-        self, shard: Shard, journal: Journal, place: str
+        self, shard: Shard, journal: Journal, path: str
     ) -> Iterator[tuple[Item, Sample | RejectedPair]]:
         """Every pair of the shard in order, each with its sample or its rejection."""
         pipeline = Pipeline(
@@ -166,7 +166,7 @@ class ShardWorker:
             self.pace,
         )
         try:
-            for span in self._spans(self._parts(shard, journal, place, pipeline)):
+            for span in self._spans(self._parts(shard, journal, path, pipeline)):
                 if span[0].alone:
                     yield from pipeline.flush()
                 self._note(span, journal, pipeline)
@@ -201,11 +201,11 @@ class ShardWorker:
                 self.state.write_journal(journal)
 
     def _parts(
-        self, shard: Shard, journal: Journal, place: str, pipeline: Pipeline
+        self, shard: Shard, journal: Journal, path: str, pipeline: Pipeline
     ) -> Iterator[Part]:
         """The shard in order: batches, pairs that have crashed before, and pairs without work."""
         keep = isinstance(shard, ShardPlan) and shard.keep_existing
-        existing = _ExistingSamples(self.run_info.format, place if keep else None)
+        existing = _ExistingSamples(self.run_info.format, path if keep else None)
         waiting: list[Item] = []
         for pair in pipeline.items(shard.items()):
             crashes = journal.crashes_of(pair.key)
@@ -293,8 +293,8 @@ class ShardWorker:
 class _ExistingSamples:
     """The samples of a shard's present file, which are taken one by one, in order."""
 
-    def __init__(self, format: ShardFormat, place: str | None) -> None:
-        self.samples = format.read(place) if place is not None else iter(())
+    def __init__(self, format: ShardFormat, path: str | None) -> None:
+        self.samples = format.read(path) if path is not None else iter(())
         self.next = next(self.samples, None)
 
     def take(self, key: str) -> Sample | None:

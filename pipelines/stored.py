@@ -135,9 +135,9 @@ def plan_from_sequences(
         if score_records is not None and score_folder is not None:
             table = storage.join(score_folder, scores.FORMAT.file(name))
             digest = _digest_with_scores(name, record, count, score_records, score_folder)
-        place = storage.join(folder, sequences.FORMAT.file(name))
+        path = storage.join(folder, sequences.FORMAT.file(name))
         limited = count < record["samples"]
-        shards.append(ShardFromSequences(split, name, count, digest, place, table, limited=limited))
+        shards.append(ShardFromSequences(split, name, count, digest, path, table, limited=limited))
     if not shards:
         rejected = _rejected(records, splits)
         maker = sources.maker(provenance.read(folder) or {})

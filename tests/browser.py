@@ -99,7 +99,7 @@ class Tab:
         node = self.send("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
         self.send("DOM.setFileInputFiles", nodeId=node, files=[str(file) for file in files])
 
-    def screenshot(self, place: Path, width: int, height: int) -> None:
+    def screenshot(self, path: Path, width: int, height: int) -> None:
         """A picture of the page in a window of this size."""
         self.send(
             "Emulation.setDeviceMetricsOverride",
@@ -108,7 +108,7 @@ class Tab:
             deviceScaleFactor=1,
             mobile=False,
         )
-        place.write_bytes(b64decode(self.send("Page.captureScreenshot", format="png")["data"]))
+        path.write_bytes(b64decode(self.send("Page.captureScreenshot", format="png")["data"]))
 
 
 @contextmanager

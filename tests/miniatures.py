@@ -17,19 +17,19 @@ from cc_prep.manifest import Manifest
 SIDE = 32
 
 
-def image(place: Path, seed: int | None = None) -> None:
+def image(path: Path, seed: int | None = None) -> None:
     """A flat grey image, or by its seed one like no other."""
-    place.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     pixels = np.full((SIDE, SIDE, 3), 90, np.uint8)
     if seed is not None:
         coarse = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), np.uint8)
         pixels = cv2.resize(coarse, (SIDE, SIDE), interpolation=cv2.INTER_CUBIC)
-    cv2.imwrite(str(place), pixels)
+    cv2.imwrite(str(path), pixels)
 
 
-def write(place: Path, value: object) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(json.dumps(value))
+def write(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
 
 
 def spot(root: Path) -> Manifest:
@@ -88,9 +88,9 @@ def levir_mci(root: Path) -> Manifest:
         label = np.zeros((SIDE, SIDE), np.uint8)
         if number % 2:
             label[4:12, 4:20], label[20:28, 8:16] = 128, 255
-        place = root / f"images/{split}/label/{split}_{number:06d}.png"
-        place.parent.mkdir(exist_ok=True)
-        cv2.imwrite(str(place), label)
+        path = root / f"images/{split}/label/{split}_{number:06d}.png"
+        path.parent.mkdir(exist_ok=True)
+        cv2.imwrite(str(path), label)
     return manifest.load("levir_mci", root=str(root))
 
 
@@ -100,9 +100,9 @@ def whu_cdc(root: Path) -> Manifest:
     for number, split in enumerate(("train", "val", "test", "train")):
         label = np.zeros((SIDE, SIDE), np.uint8)
         label[4:12, 4:20] = number % 2
-        place = root / f"images/{split}/label/{split}_{number:06d}.png"
-        place.parent.mkdir(exist_ok=True)
-        Image.fromarray(label.astype(bool)).save(place)  # one bit a pixel
+        path = root / f"images/{split}/label/{split}_{number:06d}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(label.astype(bool)).save(path)  # one bit a pixel
     return manifest.load("whu_cdc", root=str(root))
 
 
@@ -121,9 +121,9 @@ def second_cc(root: Path) -> Manifest:
             cover = np.full((SIDE, SIDE, 3), 255, np.uint8)
             if number % 2:
                 cover[8:24, 8:24] = colour
-            place = root / split / "sem" / side / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(cover).save(place)
+            path = root / split / "sem" / side / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(cover).save(path)
     write(root / "SECOND-CC-AUG.json", {"images": rows})
     return manifest.load("second_cc", root=str(root))
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 
-def read(place: Path) -> dict[str, Any]:
-    notebook: dict[str, Any] = json.loads(place.read_text("utf-8"))
+def read(path: Path) -> dict[str, Any]:
+    notebook: dict[str, Any] = json.loads(path.read_text("utf-8"))
     return notebook
 
 
@@ -45,12 +45,12 @@ def _run(source: str, namespace: dict[str, Any]) -> list[dict[str, Any]]:
     return shown
 
 
-def main(place: Path) -> None:
-    notebook = read(place)
+def main(path: Path) -> None:
+    notebook = read(path)
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     for number, (cell, shown) in enumerate(zip(cells, outputs(notebook), strict=True), 1):
         cell["execution_count"], cell["outputs"] = number, shown
-    place.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

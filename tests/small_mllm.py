@@ -181,22 +181,22 @@ def save(folder: Path, family: str, seed: int = 0) -> Path:
 
     if family == "smolvlm":
         skip_old_smolvlm()
-    place = folder / family
-    if place.exists():
-        return place
+    path = folder / family
+    if path.exists():
+        return path
     words, questions = tokenizer(MARKS[family]), question_tokenizer()
     torch.manual_seed(seed)
     make = AutoModelForCausalLM if family == "lm" else AutoModelForImageTextToText
     model = make.from_config(config(family, words, questions))
     if family in ("instructblip", "blip2"):  # zeros would see all places alike
         torch.nn.init.normal_(model.query_tokens, std=0.5)
-    model.save_pretrained(place)
-    words.save_pretrained(place)
+    model.save_pretrained(path)
+    words.save_pretrained(path)
     if family == "instructblip":
-        questions.save_pretrained(place / "qformer_tokenizer")
+        questions.save_pretrained(path / "qformer_tokenizer")
     mean = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
-    (place / "preprocessor_config.json").write_text(json.dumps(mean))
-    return place
+    (path / "preprocessor_config.json").write_text(json.dumps(mean))
+    return path
 
 
 def captioner(folder: Path, family: str, **settings: Any) -> Any:
@@ -248,7 +248,7 @@ def save_with_processor(folder: Path) -> Path:
     return folder
 
 
-def save_processor(place: Path, longest: int = SIZE) -> None:
+def save_processor(path: Path, longest: int = SIZE) -> None:
     """A processor of images up to `longest` px beside a tiny Qwen, with a chat template."""
     import transformers as hf
 
@@ -265,4 +265,4 @@ def save_processor(place: Path, longest: int = SIZE) -> None:
         tokenizer(MARKS["qwen2_5_vl"]),
         hf.Qwen2VLVideoProcessor(),
         chat_template=template,
-    ).save_pretrained(place)
+    ).save_pretrained(path)

@@ -43,10 +43,10 @@ AGAIN, TRIES = "Ray did not start", 4
 class Tried:
     """The new environment and its empty folder."""
 
-    def __init__(self, place: Path, wheel: Path, download: bool) -> None:
-        self.bin, self.folder = place / "env/bin", place / "work"
+    def __init__(self, path: Path, wheel: Path, download: bool) -> None:
+        self.bin, self.folder = path / "env/bin", path / "work"
         self.folder.mkdir()
-        venv.create(place / "env", with_pip=download)
+        venv.create(path / "env", with_pip=download)
         if download:
             constraints = Path("constraints.txt").absolute()
             with_synth = f"{wheel}[synth]"
@@ -54,7 +54,7 @@ class Tried:
             return
         pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python")]
         subprocess.run([*pip, "install", "--quiet", "--no-deps", wheel], check=True)
-        [site] = (place / "env/lib").glob("python*/site-packages")
+        [site] = (path / "env/lib").glob("python*/site-packages")
         # Lines of .pth files in that folder, such as that of our checkout, are not followed.
         (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
 

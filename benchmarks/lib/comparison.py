@@ -19,7 +19,7 @@ from lib.results import Results, digest, stored
 from lib.trainings import run, sets
 
 CONFIG = "pairs"
-NamedPlaces = Sequence[tuple[str, str]]
+NamedPaths = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -131,43 +131,43 @@ class Comparison(Lab[str]):
             and line.get("weights", "") == _shipped_weights(line["beside"])
         }
 
-    def is_known(self, name: str, place: str) -> bool:
+    def is_known(self, name: str, path: str) -> bool:
         """Whether this captioner or evaluation has a result under this name."""
-        return any(line["beside"] == place for line in self.beside().get(name, {}).values())
+        return any(line["beside"] == path for line in self.beside().get(name, {}).values())
 
-    def add_beside(self, captioners: NamedPlaces) -> None:
+    def add_beside(self, captioners: NamedPaths) -> None:
         """Evaluates captioners that have no result yet as if they were variants."""
-        missing = [(name, place) for name, place in captioners if not self.is_known(name, place)]
+        missing = [(name, path) for name, path in captioners if not self.is_known(name, path)]
         if missing:
             self.prepare()
-        for name, place in missing:
-            weights = _shipped_weights(place)
+        for name, path in missing:
+            weights = _shipped_weights(path)
             out = self.folder / "evaluations" / f"{name} {weights[:8]}".strip().replace(" ", "-")
-            scores = trainings.evaluate(place, out, self.test_shards())
-            self.add(name, self._conditions, 0, scores, {"beside": place, "weights": weights})
+            scores = trainings.evaluate(path, out, self.test_shards())
+            self.add(name, self._conditions, 0, scores, {"beside": path, "weights": weights})
 
-    def add_scored(self, evaluations: NamedPlaces) -> None:
+    def add_scored(self, evaluations: NamedPaths) -> None:
         """Adds the figures of evaluations that our command made elsewhere, such as a zoo's row.
 
         Ends the program unless they are of the same references as those of this comparison.
         """
-        for name, place in evaluations:
-            if not self.is_known(name, place):
-                scores = trainings.scores_of(Path(place))
-                self._require_same_references(place, scores)
-                self.add(name, self._conditions, 0, scores, {"beside": place})
+        for name, path in evaluations:
+            if not self.is_known(name, path):
+                scores = trainings.scores_of(Path(path))
+                self._require_same_references(path, scores)
+                self.add(name, self._conditions, 0, scores, {"beside": path})
 
-    def _require_same_references(self, place: str, scores: Mapping[str, Any]) -> None:
+    def _require_same_references(self, path: str, scores: Mapping[str, Any]) -> None:
         own = {
-            _references(trainings.scores_of(path.parent))
+            _references(trainings.scores_of(scores_file.parent))
             for pattern in ("runs/*/evaluation/scores.json", "evaluations/*/scores.json")
-            for path in self.folder.glob(pattern)
+            for scores_file in self.folder.glob(pattern)
         }
         if not own:
-            sys.exit(f"--scored {place}: {self.folder} has no evaluation to compare it with: "
+            sys.exit(f"--scored {path}: {self.folder} has no evaluation to compare it with: "
                      "evaluate a captioner there with --beside, or train a variant")  # fmt: skip
         if own != {_references(scores)}:
-            sys.exit(f"--scored {place}: its references are {_references(scores)}, and those of "
+            sys.exit(f"--scored {path}: its references are {_references(scores)}, and those of "
                      f"{self.folder} {', '.join(sorted(own))}")  # fmt: skip
 
     def table(self) -> str:
@@ -176,11 +176,11 @@ class Comparison(Lab[str]):
         return tables.table_of(rows, self.plan.figures)
 
 
-def _shipped_weights(place: str) -> str:
+def _shipped_weights(path: str) -> str:
     """SHA-256 of the weights of a captioner of the package; empty for any other run."""
-    if not run_folder.is_shipped(place):
+    if not run_folder.is_shipped(path):
         return ""
-    return storage.sha256(run_folder.weights_file(Path(place)))
+    return storage.sha256(run_folder.weights_file(Path(path)))
 
 
 def _references(scores: Mapping[str, Any]) -> str:
@@ -192,14 +192,14 @@ def _references(scores: Mapping[str, Any]) -> str:
 def command(plan: Plan) -> click.Command:
     """The program of a comparison."""
 
-    def named(context: click.Context, option: click.Parameter, values: Any) -> NamedPlaces:
-        places = [tuple(value.partition("=")[::2]) for value in values]
-        for name, place in places:
-            if not (name and place) or name in plan.variants:
-                raise click.BadParameter("NAME=PLACE, where no variant has this NAME")
-            if option.name == "scored" and not trainings.scores_file(Path(place)).is_file():
-                raise click.BadParameter(f"{place} holds no scores of cc-train evaluate")
-        return places
+    def named(context: click.Context, option: click.Parameter, values: Any) -> NamedPaths:
+        paths = [tuple(value.partition("=")[::2]) for value in values]
+        for name, path in paths:
+            if not (name and path) or name in plan.variants:
+                raise click.BadParameter("NAME=PATH, where no variant has this NAME")
+            if option.name == "scored" and not trainings.scores_file(Path(path)).is_file():
+                raise click.BadParameter(f"{path} holds no scores of cc-train evaluate")
+        return paths
 
     @click.command()
     @click.option("--out", required=True, help="For scenes, shards and trainings.")
@@ -223,8 +223,8 @@ def command(plan: Plan) -> click.Command:
         jobs: int,
         variants: tuple[str, ...],
         steps: int | None,
-        beside: NamedPlaces,
-        scored: NamedPlaces,
+        beside: NamedPaths,
+        scored: NamedPaths,
         results: str | None,
         docs: str | None,
     ) -> None:

@@ -31,9 +31,9 @@ def render(folder: Path, scenes: int, seed: int, *options: str) -> None:
         "--size", SIZE, "--wording", "plain")  # fmt: skip
 
 
-def evaluate(place: object, out: Path, shards: Path) -> dict[str, Any]:
+def evaluate(path: object, out: Path, shards: Path) -> dict[str, Any]:
     """The scores of a captioner on shards; `out` holds them, and its captions."""
-    run("cc-train", "evaluate", place, "--out", out, "--shards", shards)
+    run("cc-train", "evaluate", path, "--out", out, "--shards", shards)
     return scores_of(out)
 
 

@@ -41,19 +41,19 @@ class Exclusion:
         return self.split, self.id, self.kind
 
 
-def write(place: str, exclusions: Iterable[Exclusion]) -> int:
+def write(path: str, exclusions: Iterable[Exclusion]) -> int:
     """Writes the file, a row a pair and reason, in order; how many pairs it leaves out."""
     rows = sorted({*exclusions})
     buffer = io.StringIO()
     table = csv.writer(buffer, lineterminator="\n")
     table.writerows([FIELDS, *map(astuple, rows)])
-    storage.write_bytes(place, buffer.getvalue().encode("utf-8", "surrogatepass"))
+    storage.write_bytes(path, buffer.getvalue().encode("utf-8", "surrogatepass"))
     return len({row.pair for row in rows})
 
 
-def read(place: str) -> list[Exclusion]:
+def read(path: str) -> list[Exclusion]:
     """The rows of the file. Raises UserError."""
-    return _parsed(place, _content(place))
+    return _parsed(path, _content(path))
 
 
 def apply(manifest: Manifest, split: str, pairs: Sequence[ImagePair]) -> list[ImagePair]:
@@ -92,26 +92,26 @@ def description(manifest: Manifest) -> dict[str, Any] | None:
     }
 
 
-def _of(manifest: Manifest, place: str, content: bytes) -> list[Exclusion]:
+def _of(manifest: Manifest, path: str, content: bytes) -> list[Exclusion]:
     """The rows of the manifest's file. Raises UserError for one of none of its splits."""
-    rows = _parsed(place, content)
+    rows = _parsed(path, content)
     others = [row.split for row in rows if row.split not in manifest.splits]
     if others:
         raise UserError(
-            f"{place}: {len(others)} rows are of other splits, such as {others[0]}",
+            f"{path}: {len(others)} rows are of other splits, such as {others[0]}",
             f"{manifest.name} has {', '.join(manifest.splits)}",
         )
     return rows
 
 
-def _content(place: str) -> bytes:
+def _content(path: str) -> bytes:
     try:
-        return storage.read_bytes(place)
+        return storage.read_bytes(path)
     except OSError:
-        raise UserError(f"exclude: no file {place}", "Check the path") from None
+        raise UserError(f"exclude: no file {path}", "Check the path") from None
 
 
-def _parsed(place: str, content: bytes) -> list[Exclusion]:
+def _parsed(path: str, content: bytes) -> list[Exclusion]:
     try:
         text = content.decode("utf-8-sig", "surrogatepass")
         header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -119,6 +119,6 @@ def _parsed(place: str, content: bytes) -> list[Exclusion]:
             raise ValueError
     except (ValueError, csv.Error):
         raise UserError(
-            f"{place}: no list of exclusions", f"Its columns are {','.join(FIELDS)}"
+            f"{path}: no list of exclusions", f"Its columns are {','.join(FIELDS)}"
         ) from None
     return [Exclusion(*row) for row in rows]

@@ -69,8 +69,8 @@ class LoadedPairs(Sequence[LoadedPair]):
         from cc_prep.media import images, masks
 
         before, after = (
-            images.read(storage.resolve(self.root, place), self.size)
-            for place in (record.before, record.after)
+            images.read(storage.resolve(self.root, path), self.size)
+            for path in (record.before, record.after)
         )
         known_masks = masks.of_pair(self.root, record, *before.shape[:2])
         return LoadedPair(record, before, after, *known_masks)

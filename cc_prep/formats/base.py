@@ -54,12 +54,12 @@ def split_of(shard: str) -> str:
 
 
 def read_rows(
-    data: bytes, schema: pa.Schema | None, place: str, optional: Sequence[str] = ()
+    data: bytes, schema: pa.Schema | None, path: str, optional: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """The rows of a Parquet table, of any schema if None is given.
 
     optional: columns of the schema that older tables lack; they are None there.
-    Raises DamagedShard, which names `place`, for what is no such table.
+    Raises DamagedShard, which names `path`, for what is no such table.
     """
     # No threads of pyarrow's: one that lets go of Python's bytes while the interpreter ends aborts
     # the process (seen once in 200 reads). So neither read_table, which prefetches.
@@ -72,16 +72,16 @@ def read_rows(
             table = table.cast(schema)
         table_rows: list[dict[str, Any]] = table.to_pylist()
     except Exception as error:  # damage makes pyarrow raise nearly any type of its own and others
-        raise DamagedShard(f"{place}: {first_line(error)}") from None
+        raise DamagedShard(f"{path}: {first_line(error)}") from None
     return table_rows
 
 
-def write_rows(place: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bytes:
+def write_rows(path: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bytes:
     """Writes a Parquet table, and returns its bytes; the same rows give the same bytes."""
     buffer = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows, schema), buffer)
     data = buffer.getvalue()
-    storage.write_bytes(place, data)
+    storage.write_bytes(path, data)
     return data
 
 
@@ -100,19 +100,19 @@ class TableWriter:
 
 
 @contextmanager
-def write_table(place: str, schema: pa.Schema) -> Iterator[tuple[TableWriter, Written]]:
+def write_table(path: str, schema: pa.Schema) -> Iterator[tuple[TableWriter, Written]]:
     """A shard that is a table; it appears under its name only when complete."""
     writer, written = TableWriter(), Written()
     yield writer, written
-    data = write_rows(place, writer.rows, schema)
+    data = write_rows(path, writer.rows, schema)
     written.samples, written.bytes = len(writer.rows), len(data)
     written.sha256 = hashlib.sha256(data).hexdigest()
 
 
-def read_table(place: str, schema: pa.Schema) -> Iterator[tuple[str, dict[str, Any]]]:
+def read_table(path: str, schema: pa.Schema) -> Iterator[tuple[str, dict[str, Any]]]:
     """(key, row) of a shard that is a table, in order.
 
     Raises FileNotFoundError, and DamagedShard for what is no such table.
     """
-    for row in read_rows(storage.read_bytes(place), schema, place):
+    for row in read_rows(storage.read_bytes(path), schema, path):
         yield row.pop("key"), row

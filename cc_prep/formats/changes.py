@@ -146,9 +146,9 @@ def decode_mask(data: bytes, height: Any, width: Any, key: str) -> np.ndarray:
     return marked.astype(np.uint8)
 
 
-def read(place: str) -> Iterator[StoredChange]:
+def read(path: str) -> Iterator[StoredChange]:
     """The samples of a shard, one in memory at a time. Raises DamagedShard."""
-    return tar.decoded(place, decode)
+    return tar.decoded(path, decode)
 
 
 def _are(values: Any, count: int, *types: type) -> bool:

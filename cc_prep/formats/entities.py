@@ -66,7 +66,7 @@ def decode(row: Mapping[str, Any]) -> list[Entity]:
     ]
 
 
-# A place → a writer with `add(key, row)`; a place → (key, row) in order.
+# A path → a writer with `add(key, row)`; a path → (key, row) in order.
 write_shard = partial(base.write_table, schema=SCHEMA)
 read_shard = partial(base.read_table, schema=SCHEMA)
 
@@ -80,8 +80,8 @@ def write_vocabulary(folder: str, counts: Mapping[str, int]) -> None:
 
 def read_vocabulary(folder: str) -> dict[str, int]:
     """Phrases and their counts. Raises FileNotFoundError, and DamagedShard."""
-    place = storage.join(folder, VOCABULARY)
-    rows = base.read_rows(storage.read_bytes(place), VOCABULARY_SCHEMA, place)
+    path = storage.join(folder, VOCABULARY)
+    rows = base.read_rows(storage.read_bytes(path), VOCABULARY_SCHEMA, path)
     return {row["phrase"]: row["count"] for row in rows}
 
 

@@ -112,27 +112,27 @@ class Videos:
 
     def count(self, kind: str) -> int:
         """Frames of a sequence of that kind, 0 where the file is not there. Raises UserError."""
-        place = self.folder / self.names.videos(kind)
-        if not place.exists():
+        path = self.folder / self.names.videos(kind)
+        if not path.exists():
             return 0
         try:
-            with h5py.File(place, "r") as file:
+            with h5py.File(path, "r") as file:
                 return int(next(iter(file.values())).shape[0])
         except (OSError, RuntimeError, LookupError, StopIteration, AttributeError) as error:
             raise UserError(
-                f"{place}: no HDF5 file of sequences ({type(error).__name__})", "Fetch it again"
+                f"{path}: no HDF5 file of sequences ({type(error).__name__})", "Fetch it again"
             ) from None
 
 
 def read_scores(folder: str, names: Names) -> dict[str, Any]:
     """The JSON file's content. Raises UserError; FileNotFoundError where there is none."""
-    place = Path(folder) / names.scores
+    path = Path(folder) / names.scores
     try:
-        by_id = json.loads(place.read_text(encoding="utf-8"))
+        by_id = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{place}: {error}", "Fetch it again") from None
+        raise UserError(f"{path}: {error}", "Fetch it again") from None
     if not isinstance(by_id, dict):
-        raise UserError(f"{place}: no object of scores by pair", "Fetch it again")
+        raise UserError(f"{path}: no object of scores by pair", "Fetch it again")
     return by_id
 
 

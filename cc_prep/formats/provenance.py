@@ -62,14 +62,14 @@ def planned(folder: str) -> list[str]:
 
     Raises UserError for a damaged one.
     """
-    place = storage.join(folder, FILE)
+    path = storage.join(folder, FILE)
     try:
-        record = storage.read_json(place)
+        record = storage.read_json(path)
         return sorted(record.get("planned", {}))
     except FileNotFoundError:
         return []
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
-        raise UserError(f"{place}: no provenance ({error})", "Restore it, or start again") from None
+        raise UserError(f"{path}: no provenance ({error})", "Restore it, or start again") from None
 
 
 def read(folder: str) -> dict[str, Any] | None:
@@ -77,21 +77,21 @@ def read(folder: str) -> dict[str, Any] | None:
 
     Raises UserError for a damaged one, and for a format of another version than this package's.
     """
-    place = storage.join(folder, FILE)
+    path = storage.join(folder, FILE)
     try:
-        record = storage.read_json(place)
+        record = storage.read_json(path)
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{place}: not JSON ({error})", "Restore it, or start again") from None
+        raise UserError(f"{path}: not JSON ({error})", "Restore it, or start again") from None
     if not isinstance(record, dict) or not isinstance(record.get("settings"), dict):
-        raise UserError(f"{place}: no provenance of ours", "Give a folder that cc-prep wrote")
+        raise UserError(f"{path}: no provenance of ours", "Give a folder that cc-prep wrote")
     name, version = record.get("format"), record.get("format_version")
     if not isinstance(name, str) or name not in VERSIONS:
-        raise UserError(f"{place}: no format of ours ({name})", "Give a folder that cc-prep wrote")
+        raise UserError(f"{path}: no format of ours ({name})", "Give a folder that cc-prep wrote")
     if version != VERSIONS[name]:
         raise UserError(
-            f"{place}: {name} of version {version}, and this package reads {VERSIONS[name]}",
+            f"{path}: {name} of version {version}, and this package reads {VERSIONS[name]}",
             "Run the command again with another --out",
         )
     return record

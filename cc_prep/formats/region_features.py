@@ -75,14 +75,14 @@ def decode(key: str, row: Mapping[str, Any]) -> RegionRow:
         raise DamagedShard(f"{key}: {error}") from None
 
 
-# A place → a writer with `add(key, row)`; a place → (key, row) in order.
+# A path → a writer with `add(key, row)`; a path → (key, row) in order.
 write_shard = partial(base.write_table, schema=SCHEMA)
 read_shard = partial(base.read_table, schema=SCHEMA)
 
 
-def read(place: str) -> Iterator[RegionRow]:
+def read(path: str) -> Iterator[RegionRow]:
     """The records of a shard. Raises DamagedShard."""
-    for key, row in read_shard(place):
+    for key, row in read_shard(path):
         yield decode(key, row)
 
 

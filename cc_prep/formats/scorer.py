@@ -61,8 +61,8 @@ def export_folder(
     record = provenance.read(folder)
     assert record is not None, "verification.find_one has seen it"
     names = [training_shards.FORMAT.file(shard) for shard in sorted(record["shards"])]
-    places = [storage.join(folder, name) for name in names]
-    return export(places, target, end_mark, progress)
+    paths = [storage.join(folder, name) for name in names]
+    return export(paths, target, end_mark, progress)
 
 
 def export(
@@ -163,7 +163,7 @@ def number_of(sample: TrainingSample, end: str) -> int:
 
 
 def _write_features(
-    place: Path, sample: TrainingSample, after: str, number: int, numbers: _Numbers
+    path: Path, sample: TrainingSample, after: str, number: int, numbers: _Numbers
 ) -> None:
     """Writes the features of a pair's images that no earlier pair had. Raises UserError."""
     features, last = sample.features, len(sample.tokens) - 1
@@ -176,7 +176,7 @@ def _write_features(
     for folder, end, frame in ((BEFORE, "before", 0), (after, "after", last)):
         reference = str(sample.meta.get(end))
         if numbers.add(folder, reference, number, split):
-            file = place / folder / f"{PurePosixPath(reference).name}.npy"
+            file = path / folder / f"{PurePosixPath(reference).name}.npy"
             file.parent.mkdir(exist_ok=True)
             values = features.values[features.frames.index(frame)].astype(np.float32)
             np.save(file, values, allow_pickle=False)

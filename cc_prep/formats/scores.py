@@ -78,15 +78,15 @@ def decode(row: Row) -> FrameScores:
 
 
 @contextmanager
-def write_shard(place: str) -> Iterator[tuple[TableWriter, Written]]:
+def write_shard(path: str) -> Iterator[tuple[TableWriter, Written]]:
     """A table that appears under its name only when complete."""
-    with base.write_table(place, SCHEMA) as result:
+    with base.write_table(path, SCHEMA) as result:
         yield result
 
 
-def read_shard(place: str) -> Iterator[tuple[str, Row]]:
+def read_shard(path: str) -> Iterator[tuple[str, Row]]:
     """(key, row) in order. Raises FileNotFoundError, and DamagedShard for what is no such table."""
-    return base.read_table(place, SCHEMA)
+    return base.read_table(path, SCHEMA)
 
 
 FORMAT = ShardFormat("cc-scores", "scores", "parquet", write_shard, read_shard)

@@ -142,9 +142,9 @@ def encode(
     return members | mask_files
 
 
-def read(place: str) -> Iterator[StoredSequence]:
+def read(path: str) -> Iterator[StoredSequence]:
     """The samples of a shard, one in memory at a time. Raises DamagedShard."""
-    return tar.decoded(place, decode)
+    return tar.decoded(path, decode)
 
 
 def decode(key: str, members: Mapping[str, bytes]) -> StoredSequence:

@@ -71,40 +71,40 @@ class ShardWriter:
 
 
 @contextmanager
-def write_shard(place: str) -> Iterator[tuple[ShardWriter, Written]]:
+def write_shard(path: str) -> Iterator[tuple[ShardWriter, Written]]:
     """A shard that appears under its name only when complete.
 
     The second value is filled in when the block ends.
     """
     written = Written()
-    with storage.write_whole(place) as file:
+    with storage.write_whole(path) as file:
         writer = ShardWriter(file)
         yield writer, written
         writer.close(written)
 
 
-def read_shard(place: str) -> Iterator[tuple[str, dict[str, bytes]]]:
+def read_shard(path: str) -> Iterator[tuple[str, dict[str, bytes]]]:
     """(key, members by extension) of each sample in order, one sample in memory at a time.
 
     Raises FileNotFoundError, and DamagedShard for what is no complete, well-formed shard.
     """
-    with storage.open_read(place) as file:
-        yield from read_members(file, place)
+    with storage.open_read(path) as file:
+        yield from read_members(file, path)
 
 
-def decoded(place: str, decode: Callable[[str, dict[str, bytes]], Sample]) -> Iterator[Sample]:
+def decoded(path: str, decode: Callable[[str, dict[str, bytes]], Sample]) -> Iterator[Sample]:
     """The samples of a shard, one in memory at a time. Raises DamagedShard, which names the shard.
 
     decode: from a key and its members by extension to a sample; it may raise DamagedShard.
     """
-    for key, members in read_shard(place):
+    for key, members in read_shard(path):
         try:
             yield decode(key, members)
         except DamagedShard as error:
-            raise DamagedShard(f"{place}: {error}") from None
+            raise DamagedShard(f"{path}: {error}") from None
 
 
-def read_members(file: BinaryIO, place: str) -> Iterator[tuple[str, dict[str, bytes]]]:
+def read_members(file: BinaryIO, path: str) -> Iterator[tuple[str, dict[str, bytes]]]:
     """`read_shard` of an open file, or of a part of one that begins at a sample."""
     key, members, done = None, dict[str, bytes](), set[str]()
     try:
@@ -112,36 +112,36 @@ def read_members(file: BinaryIO, place: str) -> Iterator[tuple[str, dict[str, by
         mode: Literal["r:", "r|"] = "r:" if isinstance(file, io.BytesIO) else "r|"
         with tarfile.open(fileobj=file, mode=mode, errorlevel=2) as tar:
             for member in tar:
-                name, extension = parts_of(member, place)
+                name, extension = parts_of(member, path)
                 if name != key:
                     if key is not None:
                         yield key, members
                         done.add(key)
                     if name in done:
-                        raise DamagedShard(f"{place}: the members of {name} are not adjacent")
+                        raise DamagedShard(f"{path}: the members of {name} are not adjacent")
                     key, members = name, {}
                 if extension in members:
-                    raise DamagedShard(f"{place}: {member.name} twice")
+                    raise DamagedShard(f"{path}: {member.name} twice")
                 content = tar.extractfile(member)
                 data = content.read() if content else b""
                 if len(data) != member.size:
-                    raise DamagedShard(f"{place}: ends inside {member.name}")
+                    raise DamagedShard(f"{path}: ends inside {member.name}")
                 members[extension] = data
     except (tarfile.TarError, EOFError, ValueError) as error:
-        raise DamagedShard(f"{place}: {error}") from None
+        raise DamagedShard(f"{path}: {error}") from None
     if key is not None:
         yield key, members
 
 
-def parts_of(member: tarfile.TarInfo, place: str) -> tuple[str, str]:
+def parts_of(member: tarfile.TarInfo, path: str) -> tuple[str, str]:
     """Key and extension of a member. Raises DamagedShard for what has no place in a shard."""
     key, _, extension = member.name.partition(".")
     if not member.isfile():
-        raise DamagedShard(f"{place}: {member.name!r} is no regular file")
+        raise DamagedShard(f"{path}: {member.name!r} is no regular file")
     if not KEY.fullmatch(key) or not extension:
-        raise DamagedShard(f"{place}: {member.name!r} is not key.extension")
+        raise DamagedShard(f"{path}: {member.name!r} is not key.extension")
     if member.size > (LARGEST_JSON if extension == "json" else LARGEST_MEMBER):
-        raise DamagedShard(f"{place}: {member.name} declares {member.size:,} bytes")
+        raise DamagedShard(f"{path}: {member.name} declares {member.size:,} bytes")
     return key, extension
 
 

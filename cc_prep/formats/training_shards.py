@@ -235,9 +235,9 @@ def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
     )
 
 
-def read(place: str) -> Iterator[TrainingSample]:
+def read(path: str) -> Iterator[TrainingSample]:
     """The samples of a shard, one in memory at a time. Raises DamagedShard."""
-    for key, members in tar.read_shard(place):
+    for key, members in tar.read_shard(path):
         yield decode(key, members)
 
 
@@ -256,12 +256,12 @@ class IndexingWriter:
 
 
 @contextmanager
-def write_shard(place: str) -> Iterator[tuple[IndexingWriter, tar.Written]]:
+def write_shard(path: str) -> Iterator[tuple[IndexingWriter, tar.Written]]:
     """A shard that appears under its name only when complete.
 
     The second value is filled in when the block ends, with the shard's rows of the index.
     """
-    with tar.write_shard(place) as (writer, written):
+    with tar.write_shard(path) as (writer, written):
         indexing = IndexingWriter(writer)
         yield indexing, written
     written.index = [
@@ -316,21 +316,21 @@ def lookup(folder: str, key: str) -> TrainingSample | None:
     """One sample by its key, through the index; None if it is not there. Raises DamagedShard."""
     for row in read_index(folder):
         if row["key"] == key:
-            place = storage.join(folder, FORMAT.file(row["shard"]))
-            return read_at(place, key, row["offset"], row["bytes"])
+            path = storage.join(folder, FORMAT.file(row["shard"]))
+            return read_at(path, key, row["offset"], row["bytes"])
     return None
 
 
-def read_at(place: str, key: str, offset: int, size: int) -> TrainingSample:
+def read_at(path: str, key: str, offset: int, size: int) -> TrainingSample:
     """The sample at a range of bytes of a shard. Raises DamagedShard."""
-    data = storage.read_range(place, offset, size)
-    for sample_key, members in tar.read_members(io.BytesIO(data), f"{place}[{key}]"):
+    data = storage.read_range(path, offset, size)
+    for sample_key, members in tar.read_members(io.BytesIO(data), f"{path}[{key}]"):
         if sample_key == key:
             try:
                 return decode(key, members)
             except tar.DamagedShard as error:
-                raise tar.DamagedShard(f"{place}: {error}") from None
-    raise tar.DamagedShard(f"{place}: {key} is not where the index says")
+                raise tar.DamagedShard(f"{path}: {error}") from None
+    raise tar.DamagedShard(f"{path}: {key} is not where the index says")
 
 
 def _features(meta: Mapping[str, Any], members: Mapping[str, bytes]) -> Features | None:

@@ -33,7 +33,7 @@ class Feature:
 
 
 def write(path: str, licence: str | None) -> str:
-    """Writes the card of the training shards in `path` or in its shards/; its place.
+    """Writes the card of the training shards in `path` or in its shards/; the card's path.
 
     licence: of the shards, an SPDX identifier. Raises UserError where there are no shards.
     """
@@ -59,9 +59,9 @@ def write(path: str, licence: str | None) -> str:
         size=_sizes(rows),
         steps=_steps(settings),
     )
-    place = storage.join(folder, NAME)
-    storage.write_bytes(place, f"{text.rstrip()}\n".encode())
-    return place
+    card = storage.join(folder, NAME)
+    storage.write_bytes(card, f"{text.rstrip()}\n".encode())
+    return card
 
 
 def _splits(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -192,7 +192,7 @@ def _rebuilt(folder: str, tokens: str) -> Iterator[Pair]:
     for name in sorted(record["shards"]):
         samples = sequences.read(storage.join(folder, sequences.FORMAT.file(name)))
         frames = {sample.key: sample.frames() for sample in samples}
-        place = storage.join(tokens, training_shards.FORMAT.file(name))
-        for sample in training_shards.read(place):
+        path = storage.join(tokens, training_shards.FORMAT.file(name))
+        for sample in training_shards.read(path):
             if sample.key in frames:
                 yield from zip(decode(sample.tokens), frames[sample.key], strict=True)

@@ -79,8 +79,8 @@ def entity_figures(
     best: Counter[str] = Counter()
     count = 0
     for done, name in enumerate(shards, 1):
-        place = storage.join(folder, entities.FORMAT.file(name))
-        for key, row in entities.read_shard(place):
+        path = storage.join(folder, entities.FORMAT.file(name))
+        for key, row in entities.read_shard(path):
             count += 1
             best.update(one.phrase for one in entities.decode({"key": key, **row})[:1])
         progress(done, len(shards))
@@ -113,10 +113,10 @@ def true_masks(folder: str, shard: str) -> dict[str, np.ndarray]:
         (sequences.FORMAT, sequences.read),
         (training_shards.FORMAT, training_shards.read),
     ):
-        place = storage.join(beside, kind.folder, kind.file(shard))
-        if not storage.exists(place):
+        path = storage.join(beside, kind.folder, kind.file(shard))
+        if not storage.exists(path):
             continue
-        masks = {sample.key: _true_mask(sample) for sample in read(place)}
+        masks = {sample.key: _true_mask(sample) for sample in read(path)}
         if any(mask is not None for mask in masks.values()):
             return {key: mask > 0 for key, mask in masks.items() if mask is not None}
     return {}

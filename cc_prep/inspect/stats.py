@@ -146,8 +146,8 @@ def token_figures(
     sample_count, grid, codes = 0, "", 0
     shards = spread(shard_records, most)
     for done, name in enumerate(shards, 1):
-        place = storage.join(folder, training_shards.FORMAT.file(name))
-        for sample in training_shards.read(place):
+        path = storage.join(folder, training_shards.FORMAT.file(name))
+        for sample in training_shards.read(path):
             sample_count += 1
             codes = int(sample.meta.get("codes", 0))
             grid = "×".join(str(side) for side in sample.tokens.shape)

@@ -174,9 +174,9 @@ def _shard_faults(
     check: Callable[[str, Any], list[str]],
 ) -> list[str]:
     file = kind.file(name)
-    place = storage.join(folder, file)
+    path = storage.join(folder, file)
     try:
-        digest = storage.sha256(place)
+        digest = storage.sha256(path)
     except FileNotFoundError:
         return [f"{file}: missing"]
     faults = []
@@ -184,7 +184,7 @@ def _shard_faults(
         faults.append(f"{file}: SHA-256 {digest[:12]}…, not {facts['sha256'][:12]}…")
     count = 0
     try:
-        for key, sample in kind.read(place):
+        for key, sample in kind.read(path):
             count += 1
             if key in keys:
                 faults.append(f"{file}: {key} is in {keys[key]} too")

@@ -53,10 +53,10 @@ def read(reference: str, size: int | None = None) -> np.ndarray:
 
 def frame_of(reference: str) -> tuple[str, int]:
     """A video and the number of a frame in it. Raises RejectedPair where that is no number."""
-    place, _, frame = reference.rpartition(FRAME)
+    path, _, frame = reference.rpartition(FRAME)
     if not re.fullmatch(FRAME_NUMBER, frame):
         raise RejectedPair(Reason.UNREADABLE_VIDEO, f"{reference}: {frame!r} is no frame's number")
-    return place, int(frame)
+    return path, int(frame)
 
 
 def read_encoded(reference: str) -> bytes:

@@ -26,36 +26,36 @@ ENDINGS = (".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg")  # 
 SECONDS_A_FRAME = 30.0
 
 
-def read_frame(place: str, index: int) -> np.ndarray:
+def read_frame(path: str, index: int) -> np.ndarray:
     """Frame `index` (from 0) of a local video file, uint8 [H, W, 3] RGB.
 
     Raises RejectedPair for a missing or damaged video, a frame past its end, or no answer in time.
     """
-    answer = _ask(place, index)
+    answer = _ask(path, index)
     shape = SHAPE.unpack_from(answer)
     return np.frombuffer(answer, np.uint8, offset=SHAPE.size).reshape(shape)
 
 
-def count_frames(place: str) -> int:
+def count_frames(path: str) -> int:
     """How many frames a video has. Raises RejectedPair like `read_frame`."""
-    return int(_ask(place, COUNT))
+    return int(_ask(path, COUNT))
 
 
-def _ask(place: str, index: int) -> bytearray:
-    place = storage.local_path(place)
-    if storage.is_remote(place):
-        raise RejectedPair(Reason.UNREADABLE_VIDEO, f"{place}: videos are read from mounted paths")
-    if not storage.exists(place):
-        raise RejectedPair(Reason.MISSING_IMAGE, place)
+def _ask(path: str, index: int) -> bytearray:
+    path = storage.local_path(path)
+    if storage.is_remote(path):
+        raise RejectedPair(Reason.UNREADABLE_VIDEO, f"{path}: videos are read from mounted paths")
+    if not storage.exists(path):
+        raise RejectedPair(Reason.MISSING_IMAGE, path)
     with _LOCK:
         try:
-            return _decoder().ask(place, index)
+            return _decoder().ask(path, index)
         except RejectedPair:
             raise
         except (OSError, EOFError) as error:
             stop_decoder()
             raise RejectedPair(
-                Reason.UNREADABLE_VIDEO, f"{place}, frame {index}: the decoder {error}"
+                Reason.UNREADABLE_VIDEO, f"{path}, frame {index}: the decoder {error}"
             ) from None
 
 
@@ -75,8 +75,8 @@ class _Decoder:
         self.requests: BinaryIO = self.process.stdin  # type: ignore[assignment]
         self.answers: BinaryIO = self.process.stdout  # type: ignore[assignment]
 
-    def ask(self, place: str, index: int) -> bytearray:
-        name = place.encode("utf-8", "surrogateescape")
+    def ask(self, path: str, index: int) -> bytearray:
+        name = path.encode("utf-8", "surrogateescape")
         self.requests.write(NUMBER.pack(index) + NUMBER.pack(len(name)) + name)
         self.requests.flush()
         size = NUMBER.unpack(self._receive(NUMBER.size))[0]

@@ -23,16 +23,16 @@ def _serve(requests: BinaryIO, answers: BinaryIO, library: str) -> None:
     opened: tuple[str, video_readers.Reader] | None = None
     while head := requests.read(2 * NUMBER.size):
         index, length = NUMBER.unpack(head[:8])[0], NUMBER.unpack(head[8:])[0]
-        place = requests.read(length).decode("utf-8", "surrogateescape")
+        path = requests.read(length).decode("utf-8", "surrogateescape")
         try:
-            if opened is None or opened[0] != place:
-                opened = (place, video_readers.open_video(place, library))
+            if opened is None or opened[0] != path:
+                opened = (path, video_readers.open_video(path, library))
             answer, sign = _answer(opened[1], index), 1
         except Exception as error:  # decord raises its own types and plain RuntimeError
             opened = None
             lines = str(error).strip().splitlines()
             reason = lines[-1] if lines else "cannot be decoded"
-            answer, sign = [f"{place}: {reason}".encode()], -1
+            answer, sign = [f"{path}: {reason}".encode()], -1
         answers.write(NUMBER.pack(sign * sum(map(len, answer))))
         for part in answer:
             answers.write(part)

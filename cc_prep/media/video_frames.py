@@ -48,9 +48,9 @@ class VideoFrames:
         with self._lock:
             if not self._uses[reference] and reference in self._distinct:
                 self._next_window(reference, size)
-            place, index = images.frame_of(reference)
-            if index in self._waiting.get(place, ()):
-                self._pass(place, size)
+            path, index = images.frame_of(reference)
+            if index in self._waiting.get(path, ()):
+                self._pass(path, size)
             self._uses[reference] -= 1
             frame = self._frames.get(reference)
             if frame is None:
@@ -79,12 +79,12 @@ class VideoFrames:
         while self._upcoming and (self._upcoming[0] in self._uses or len(self._uses) < most):
             self._uses[self._upcoming.popleft()] += 1
         for reference in self._uses:
-            place, index = images.frame_of(reference)
-            self._waiting.setdefault(place, []).append(index)
+            path, index = images.frame_of(reference)
+            self._waiting.setdefault(path, []).append(index)
 
-    def _pass(self, place: str, size: int | None) -> None:
-        for index in sorted(self._waiting.pop(place)):
-            reference = f"{place}{images.FRAME}{index}"
+    def _pass(self, path: str, size: int | None) -> None:
+        for index in sorted(self._waiting.pop(path)):
+            reference = f"{path}{images.FRAME}{index}"
             try:
                 self._frames[reference] = images.read(reference, size)
             except RejectedPair:

@@ -34,19 +34,19 @@ def library() -> str:
     return "decord" if importlib.util.find_spec("decord") else "av"
 
 
-def open_video(place: str, name: str) -> Reader:
+def open_video(path: str, name: str) -> Reader:
     """The video at a local path, by the library of that name. Raises what the library raises."""
-    return Decord(place) if name == "decord" else PyAV(place)
+    return Decord(path) if name == "decord" else PyAV(path)
 
 
-def exact_keyframes(place: str) -> list[int]:
+def exact_keyframes(path: str) -> list[int]:
     """Keyframes, by number, from which frames can be counted on; 0 is always one of them.
 
     decord numbers keyframes in the order in which they are stored, and frames in the order in which
     they are shown. Where a group of pictures is open, the two differ, and decord's own `[i]` gives
     another frame than the i-th. Only keyframes of which both numbers agree are used.
     """
-    packets = cv2.VideoCapture(place, cv2.CAP_FFMPEG, [cv2.CAP_PROP_FORMAT, -1])
+    packets = cv2.VideoCapture(path, cv2.CAP_FFMPEG, [cv2.CAP_PROP_FORMAT, -1])
     times: list[float] = []
     keys: list[int] = []
     while packets.grab():
@@ -58,12 +58,12 @@ def exact_keyframes(place: str) -> list[int]:
         return [0]
     shown = sorted(times)
     agreeing = [number for number in keys if shown[number] == times[number]]
-    return _trusted(place, agreeing, len(times))
+    return _trusted(path, agreeing, len(times))
 
 
-def _trusted(place: str, keyframes: Iterable[int], frames: int) -> list[int]:
+def _trusted(path: str, keyframes: Iterable[int], frames: int) -> list[int]:
     """Keyframes that a seek reaches exactly, ascending, and always frame 0."""
-    with open(place, "rb") as file:
+    with open(path, "rb") as file:
         head = file.read(len(RIFF))
     numbers = sorted({0, *keyframes})
     exact = head not in (PROGRAM_STREAM, RIFF) or (head == RIFF and len(numbers) == frames)
@@ -73,12 +73,12 @@ def _trusted(place: str, keyframes: Iterable[int], frames: int) -> list[int]:
 class Decord:
     """Reads with decord: from an exact keyframe on, frame after frame."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, path: str) -> None:
         import decord
 
         decord.logging.set_level(decord.logging.QUIET)
-        self.reader = decord.VideoReader(place, num_threads=1)
-        self.place = place
+        self.reader = decord.VideoReader(path, num_threads=1)
+        self.path = path
         self._keyframes: list[int] | None = None
         self._next = 0
 
@@ -87,7 +87,7 @@ class Decord:
 
     def __getitem__(self, index: int) -> np.ndarray:
         if self._keyframes is None:
-            self._keyframes = exact_keyframes(self.place)
+            self._keyframes = exact_keyframes(self.path)
         keyframe = self._keyframes[bisect.bisect_right(self._keyframes, index) - 1]
         if not keyframe <= self._next <= index:
             self.reader.seek(keyframe)
@@ -102,8 +102,8 @@ class Decord:
 class PyAV:
     """Reads with PyAV: from a keyframe on, by the times of frames."""
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, path: str) -> None:
+        self.path = path
         self._open()
         packets = [packet for packet in self.container.demux(self.stream) if packet.size]
         times = [packet.dts if packet.pts is None else packet.pts for packet in packets]
@@ -114,7 +114,7 @@ class PyAV:
             for time, packet in zip(times, packets, strict=True)
             if packet.is_keyframe
         }
-        self.keyframes = _trusted(place, keys, len(times))
+        self.keyframes = _trusted(path, keys, len(times))
         self._next = len(self.times)  # what was demuxed is behind
 
     def __len__(self) -> int:
@@ -138,7 +138,7 @@ class PyAV:
     def _open(self) -> None:
         import av
 
-        self.container = av.open(self.place)
+        self.container = av.open(self.path)
         self.stream = self.container.streams.video[0]
         self.stream.codec_context.thread_count = 1
 

@@ -53,18 +53,16 @@ class FeatureFiles:
 
     def _read(self, image: str) -> np.ndarray:
         """Features, float [channels, h, w], of an image of the data set."""
-        place = storage.join(self.folder, file_of(image))
+        path = storage.join(self.folder, file_of(image))
         try:
-            array = np.load(io.BytesIO(storage.read_bytes(place)), allow_pickle=False)
+            array = np.load(io.BytesIO(storage.read_bytes(path)), allow_pickle=False)
         except FileNotFoundError:
-            raise RejectedPair(Reason.MISSING_FEATURES, place) from None
+            raise RejectedPair(Reason.MISSING_FEATURES, path) from None
         except (ValueError, EOFError, OSError) as error:
-            raise RejectedPair(
-                Reason.UNREADABLE_FEATURES, f"{place}: {first_line(error)}"
-            ) from None
+            raise RejectedPair(Reason.UNREADABLE_FEATURES, f"{path}: {first_line(error)}") from None
         if not isinstance(array, np.ndarray) or array.dtype.kind != "f" or array.ndim != 3:
             raise RejectedPair(
-                Reason.UNREADABLE_FEATURES, f"{place}: no floats of channels, rows and columns"
+                Reason.UNREADABLE_FEATURES, f"{path}: no floats of channels, rows and columns"
             )
         return array
 

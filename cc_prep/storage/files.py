@@ -1,6 +1,6 @@
 """The only door to files and object stores.
 
-A place is a plain path or any URL that fsspec knows (`s3://bucket/folder`). A file appears under
+A path is a plain one or any URL that fsspec knows (`s3://bucket/folder`). A file appears under
 its name whole or not at all: locally by writing beside it and renaming, on an object store by one
 put of a finished file.
 """
@@ -27,14 +27,14 @@ from cc_prep.storage import object_store
 TEMPORARY_SUFFIX = ".tmp"
 
 
-def is_remote(place: str) -> bool:
-    """Whether `place` is on an object store or another machine rather than a mounted path."""
-    return "://" in place and not place.startswith("file://")
+def is_remote(path: str) -> bool:
+    """Whether `path` is on an object store or another machine rather than a mounted path."""
+    return "://" in path and not path.startswith("file://")
 
 
-def join(place: str, *parts: str) -> str:
-    """`place` with `parts` below it."""
-    return "/".join([local_path(place).rstrip("/"), *parts])
+def join(path: str, *parts: str) -> str:
+    """`path` with `parts` below it."""
+    return "/".join([local_path(path).rstrip("/"), *parts])
 
 
 def resolve(root: str, reference: str) -> str:
@@ -46,46 +46,46 @@ def resolve(root: str, reference: str) -> str:
 
 def is_below(root: str, reference: str) -> bool:
     """Whether `reference` is below `root`, by the text of the path: links are not followed."""
-    place, top = (_normalized(one) for one in (resolve(root, reference), root))
-    return place == top or place.startswith(top.rstrip("/") + "/")
+    path, top = (_normalized(one) for one in (resolve(root, reference), root))
+    return path == top or path.startswith(top.rstrip("/") + "/")
 
 
-def _normalized(place: str) -> str:
-    if is_remote(place):
-        scheme, _, path = place.partition("://")
-        return f"{scheme}://{posixpath.normpath(path)}"
-    return os.path.abspath(local_path(place))
+def _normalized(path: str) -> str:
+    if is_remote(path):
+        scheme, _, key = path.partition("://")
+        return f"{scheme}://{posixpath.normpath(key)}"
+    return os.path.abspath(local_path(path))
 
 
-def absolute(place: str) -> str:
-    """`place` as a process in another folder finds it."""
-    return place if is_remote(place) else os.path.abspath(local_path(place))
+def absolute(path: str) -> str:
+    """`path` as a process in another folder finds it."""
+    return path if is_remote(path) else os.path.abspath(local_path(path))
 
 
-def local_path(place: str) -> str:
-    """`place` without `file://`; URLs of object stores stay as they are."""
-    return place[len("file://") :] if place.startswith("file://") else place
+def local_path(path: str) -> str:
+    """`path` without `file://`; URLs of object stores stay as they are."""
+    return path[len("file://") :] if path.startswith("file://") else path
 
 
-def exists(place: str) -> bool:
+def exists(path: str) -> bool:
     """Whether a file or folder is there."""
-    if not is_remote(place):
-        return os.path.exists(local_path(place))
-    return bool(object_store.call(place, lambda fs, path: fs.exists(path)))
+    if not is_remote(path):
+        return os.path.exists(local_path(path))
+    return bool(object_store.call(path, lambda fs, key: fs.exists(key)))
 
 
-def is_folder(place: str) -> bool:
+def is_folder(path: str) -> bool:
     """Whether a folder is there."""
-    if not is_remote(place):
-        return os.path.isdir(local_path(place))
-    return bool(object_store.call(place, lambda fs, path: fs.isdir(path)))
+    if not is_remote(path):
+        return os.path.isdir(local_path(path))
+    return bool(object_store.call(path, lambda fs, key: fs.isdir(key)))
 
 
-def size(place: str) -> int:
+def size(path: str) -> int:
     """Bytes of a file. Raises FileNotFoundError."""
-    if not is_remote(place):
-        return os.path.getsize(local_path(place))
-    return int(object_store.call(place, lambda fs, path: fs.info(path)["size"]))
+    if not is_remote(path):
+        return os.path.getsize(local_path(path))
+    return int(object_store.call(path, lambda fs, key: fs.info(key)["size"]))
 
 
 def list_files(folder: str, suffix: str = "") -> list[str]:
@@ -127,7 +127,7 @@ def _remote_sizes(folder: str) -> dict[str, int]:
 
 def _remote_entries(folder: str) -> list[dict[str, Any]]:
     try:
-        return list(object_store.call(folder, lambda fs, path: fs.ls(path, detail=True)))
+        return list(object_store.call(folder, lambda fs, key: fs.ls(key, detail=True)))
     except FileNotFoundError:
         return []
 
@@ -137,101 +137,101 @@ def _last_part(path: str) -> str:
 
 
 def glob(pattern: str) -> list[str]:
-    """Sorted places of the files that `pattern` names (`*`, `?`, `[…]`)."""
+    """Sorted paths of the files that `pattern` names (`*`, `?`, `[…]`)."""
     if not is_remote(pattern):
         import glob as local
 
         return sorted(p for p in local.glob(local_path(pattern)) if os.path.isfile(p))
     return sorted(
         object_store.call(
-            pattern, lambda fs, path: [fs.unstrip_protocol(match) for match in fs.glob(path)]
+            pattern, lambda fs, key: [fs.unstrip_protocol(match) for match in fs.glob(key)]
         )
     )
 
 
-def open_read(place: str) -> BinaryIO:
+def open_read(path: str) -> BinaryIO:
     """A file for reading bytes. Raises FileNotFoundError."""
-    if not is_remote(place):
+    if not is_remote(path):
         try:
-            return open(local_path(place), "rb")
+            return open(local_path(path), "rb")
         except NotADirectoryError as error:
             raise FileNotFoundError(*error.args) from None
-    return object_store.open_read(place)
+    return object_store.open_read(path)
 
 
-def sha256(place: str | os.PathLike[str]) -> str:
+def sha256(path: str | os.PathLike[str]) -> str:
     """SHA-256 of a file in hexadecimal, read in pieces. Raises FileNotFoundError."""
     digest = hashlib.sha256()
-    with open_read(os.fspath(place)) as file:
+    with open_read(os.fspath(path)) as file:
         while piece := file.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()
 
 
-def read_bytes(place: str) -> bytes:
+def read_bytes(path: str) -> bytes:
     """A whole file. Raises FileNotFoundError."""
-    if is_remote(place):
-        return object_store.call(place, lambda fs, path: bytes(fs.cat_file(path)))
-    with open_read(place) as file:
+    if is_remote(path):
+        return object_store.call(path, lambda fs, key: bytes(fs.cat_file(key)))
+    with open_read(path) as file:
         return file.read()
 
 
-def read_many(places: Sequence[str]) -> list[bytes | None]:
+def read_many(paths: Sequence[str]) -> list[bytes | None]:
     """Whole small files, from an object store many at a time; None for those not there."""
-    if places and is_remote(places[0]):
-        return object_store.read_many(places)
+    if paths and is_remote(paths[0]):
+        return object_store.read_many(paths)
     contents: list[bytes | None] = []
-    for place in places:
+    for path in paths:
         try:
-            contents.append(read_bytes(place))
+            contents.append(read_bytes(path))
         except FileNotFoundError:
             contents.append(None)
     return contents
 
 
-def read_range(place: str, offset: int, size: int) -> bytes:
+def read_range(path: str, offset: int, size: int) -> bytes:
     """`size` bytes of a file from `offset` on, fewer at its end. Raises FileNotFoundError."""
-    if is_remote(place):
-        return object_store.read_range(place, offset, size)
-    with open_read(place) as file:
+    if is_remote(path):
+        return object_store.read_range(path, offset, size)
+    with open_read(path) as file:
         file.seek(offset)
         return file.read(size)
 
 
-def read_json(place: str) -> Any:
+def read_json(path: str) -> Any:
     """A whole JSON file. Raises FileNotFoundError and json.JSONDecodeError."""
-    return json.loads(read_bytes(place))
+    return json.loads(read_bytes(path))
 
 
-def read_json_lines(place: str) -> list[Any]:
+def read_json_lines(path: str) -> list[Any]:
     """The value of each line of a file of JSON lines but the empty ones.
 
     Only a newline ends a line. `str.splitlines` also breaks at characters that captions may hold,
     such as U+2028. Raises FileNotFoundError, and ValueError for what is not JSON or not UTF-8.
     """
-    lines = read_bytes(place).decode("utf-8-sig").split("\n")
+    lines = read_bytes(path).decode("utf-8-sig").split("\n")
     return [json.loads(line) for line in lines if line.strip()]
 
 
 @contextmanager
-def write_whole(place: str, durable: bool = True) -> Iterator[BinaryIO]:
+def write_whole(path: str, durable: bool = True) -> Iterator[BinaryIO]:
     """A file for writing that appears under its name only when the block ends without an error.
 
     durable: wait until the disk has it, so that a power cut cannot leave an empty file.
     """
-    if is_remote(place):
+    if is_remote(path):
         with tempfile.NamedTemporaryFile() as file:
             yield file  # type: ignore[misc]
             file.flush()
             # Not a copy into an opened file, whose closing would keep what a broken copy left.
-            with _bucket_is_there(place):
-                object_store.call(place, lambda fs, path: fs.put_file(file.name, path))
+            with _bucket_is_there(path):
+                object_store.call(path, lambda fs, key: fs.put_file(file.name, key))
         return
-    place = local_path(place)
-    os.makedirs(os.path.dirname(place) or ".", exist_ok=True)
+    path = local_path(path)
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     temporary = os.path.join(
-        os.path.dirname(place),
-        f".{os.path.basename(place)}.{uuid.uuid4().hex[:12]}{TEMPORARY_SUFFIX}",
+        os.path.dirname(path),
+        f".{os.path.basename(path)}.{uuid.uuid4().hex[:12]}{TEMPORARY_SUFFIX}",
     )
     try:
         with open(temporary, "wb") as file:
@@ -239,58 +239,58 @@ def write_whole(place: str, durable: bool = True) -> Iterator[BinaryIO]:
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(temporary, place)
+        os.replace(temporary, path)
     except BaseException:
         remove(temporary)
         raise
 
 
 @contextmanager
-def write_folder(place: str | os.PathLike[str]) -> Iterator[Path]:
-    """An empty local folder, whose content moves into the folder `place` when the block ends.
+def write_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """An empty local folder, whose content moves into the folder `path` when the block ends.
 
     After an error nothing of it is there. A file that is there already is replaced; of a folder
     that is there, OSError is raised.
     """
-    target = Path(place)
+    target = Path(path)
     target.mkdir(parents=True, exist_ok=True)
     temporary = target / f".{uuid.uuid4().hex[:12]}{TEMPORARY_SUFFIX}"
     temporary.mkdir()
     try:
         yield temporary
-        moves = [(path, target / path.name) for path in sorted(temporary.iterdir())]
+        moves = [(file, target / file.name) for file in sorted(temporary.iterdir())]
         for _, there in moves:
             if there.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(there))
-        for path, there in moves:
-            os.replace(path, there)
+        for file, there in moves:
+            os.replace(file, there)
     finally:
         shutil.rmtree(temporary)
 
 
-def write_bytes(place: str, data: bytes) -> None:
+def write_bytes(path: str, data: bytes) -> None:
     """Writes a whole file."""
-    with write_whole(place) as file:
+    with write_whole(path) as file:
         file.write(data)
 
 
-def write_json(place: str, value: Any, durable: bool = True) -> None:
+def write_json(path: str, value: Any, durable: bool = True) -> None:
     """Writes a whole JSON file: sorted keys, two spaces, a final newline."""
     text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    with write_whole(place, durable) as file:
+    with write_whole(path, durable) as file:
         file.write(text.encode("utf-8", "surrogatepass") + b"\n")
 
 
-def create_json(place: str, value: Any) -> bool:
+def create_json(path: str, value: Any) -> bool:
     """Writes a JSON file that is not there yet; whether it was written. Only one of many can."""
     data = json.dumps(value, indent=2, sort_keys=True).encode() + b"\n"
     try:
-        if is_remote(place):
-            with _bucket_is_there(place):
-                object_store.call(place, lambda fs, path: fs.pipe_file(path, data, mode="create"))
+        if is_remote(path):
+            with _bucket_is_there(path):
+                object_store.call(path, lambda fs, key: fs.pipe_file(key, data, mode="create"))
             return True
-        os.makedirs(os.path.dirname(local_path(place)), exist_ok=True)
-        with open(local_path(place), "xb") as file:
+        os.makedirs(os.path.dirname(local_path(path)), exist_ok=True)
+        with open(local_path(path), "xb") as file:
             file.write(data)
     except FileExistsError:
         return False
@@ -298,20 +298,20 @@ def create_json(place: str, value: Any) -> bool:
 
 
 @contextmanager
-def _bucket_is_there(place: str) -> Iterator[None]:
+def _bucket_is_there(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise UserError(f"{place}: {error}", "Create the bucket first") from None
+        raise UserError(f"{path}: {error}", "Create the bucket first") from None
 
 
-def remove(place: str) -> None:
+def remove(path: str) -> None:
     """Removes a file; one that is not there is no error."""
-    if not is_remote(place):
-        Path(local_path(place)).unlink(missing_ok=True)
+    if not is_remote(path):
+        Path(local_path(path)).unlink(missing_ok=True)
         return
     with contextlib.suppress(FileNotFoundError):
-        object_store.call(place, lambda fs, path: fs.rm_file(path))
+        object_store.call(path, lambda fs, key: fs.rm_file(key))
 
 
 def remove_temporaries(folder: str) -> int:

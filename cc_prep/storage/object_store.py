@@ -34,13 +34,13 @@ NO_KEYS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
 T = TypeVar("T")
 
 
-def call(place: str, action: Callable[[Any, str], T]) -> T:
-    """`action(file system, path)` of a place, tried again when it fails.
+def call(path: str, action: Callable[[Any, str], T]) -> T:
+    """`action(file system, key)`, tried again when it fails. key: the path within the store.
 
     Raises FileNotFoundError and PermissionError as they are, UserError where the store cannot even
     be asked, and StoreFailed after the last try.
     """
-    fs, path = _found(place)
+    fs, key = _file_system_of(path)
     ask = Retrying(
         stop=stop_after_attempt(TRIES),
         wait=wait_exponential_jitter(initial=FIRST_PAUSE, max=LONGEST_PAUSE),
@@ -48,56 +48,56 @@ def call(place: str, action: Callable[[Any, str], T]) -> T:
         reraise=True,
     )
     try:
-        return ask(action, fs, path)
+        return ask(action, fs, key)
     except Exception as error:
-        raise _explained(place, error) from None
+        raise _explained(path, error) from None
 
 
-def read_many(places: Sequence[str]) -> list[bytes | None]:
+def read_many(paths: Sequence[str]) -> list[bytes | None]:
     """Whole files of one store, asked for side by side; None for those that are not there."""
-    if any(set(place) & set("*?[") for place in places):  # which `cat` would take for patterns
-        return [_read_if_there(place) for place in places]
+    if any(set(path) & set("*?[") for path in paths):  # which `cat` would take for patterns
+        return [_read_if_there(path) for path in paths]
 
-    def read(fs: Any, path: str) -> dict[str, Any]:
-        paths = [fs._strip_protocol(place) for place in places]
+    def read(fs: Any, key: str) -> dict[str, Any]:
+        keys = [fs._strip_protocol(path) for path in paths]
         # A range, however long, spares s3fs from asking for the size of each first.
-        answers = fs.cat(paths, on_error="return", start=0, end=LARGEST_OF_MANY)
-        return {path: answers[path] for path in paths}
+        answers = fs.cat(keys, on_error="return", start=0, end=LARGEST_OF_MANY)
+        return {key: answers[key] for key in keys}
 
     contents: list[bytes | None] = []
-    if not places:
+    if not paths:
         return contents
-    for place, answer in zip(places, call(places[0], read).values(), strict=True):
+    for path, answer in zip(paths, call(paths[0], read).values(), strict=True):
         if isinstance(answer, FileNotFoundError):
             contents.append(None)
         elif isinstance(answer, Exception):  # once more, alone, with the usual patience
-            contents.append(_read_if_there(place))
+            contents.append(_read_if_there(path))
         else:
             contents.append(bytes(answer))
     return contents
 
 
-def _read_if_there(place: str) -> bytes | None:
+def _read_if_there(path: str) -> bytes | None:
     try:
-        return call(place, lambda fs, path: bytes(fs.cat_file(path)))
+        return call(path, lambda fs, key: bytes(fs.cat_file(key)))
     except FileNotFoundError:
         return None
 
 
-def _found(place: str) -> tuple[Any, str]:
-    """The file system of a place, which remembers no listing: other processes write there too."""
+def _file_system_of(path: str) -> tuple[Any, str]:
+    """The file system of a path, which remembers no listing: other processes write there too."""
     import fsspec
 
     try:
-        fs, path = fsspec.core.url_to_fs(place, use_listings_cache=False)
+        fs, key = fsspec.core.url_to_fs(path, use_listings_cache=False)
     except ImportError as error:
-        scheme = place.partition("://")[0]
+        scheme = path.partition("://")[0]
         extra = "pip install 's3fs'" if scheme in ("s3", "s3a") else str(error)
-        raise UserError(f"{place}: what reads {scheme}:// is not installed", extra) from None
+        raise UserError(f"{path}: what reads {scheme}:// is not installed", extra) from None
     except ValueError as error:
-        reason = f"{place.partition('://')[0]}:// is no kind of store ({error})"
+        reason = f"{path.partition('://')[0]}:// is no kind of store ({error})"
         raise UserError(reason, "Give a path, or a URL like s3://bucket/x") from None
-    return fs, path
+    return fs, key
 
 
 def _may_pass(error: BaseException) -> bool:
@@ -108,21 +108,21 @@ def _may_pass(error: BaseException) -> bool:
     )
 
 
-def _explained(place: str, error: Exception) -> Exception:
+def _explained(path: str, error: Exception) -> Exception:
     if type(error).__name__ in NO_KEYS:
-        return UserError(f"{place}: {error}", "Give the store's keys, as its own tools want them")
+        return UserError(f"{path}: {error}", "Give the store's keys, as its own tools want them")
     if not _may_pass(error):
         return error
     reason = named_line(error)
-    return StoreFailed(f"{place}: the store failed {TRIES} times, the last with {reason}")
+    return StoreFailed(f"{path}: the store failed {TRIES} times, the last with {reason}")
 
 
 class _Ranges(io.RawIOBase):
     """A stored file read by ranges, each a request by itself."""
 
-    def __init__(self, place: str) -> None:
-        self.place, self.at = place, 0
-        self.length = int(call(place, lambda fs, path: fs.info(path)["size"]))
+    def __init__(self, path: str) -> None:
+        self.path, self.at = path, 0
+        self.length = int(call(path, lambda fs, key: fs.info(key)["size"]))
 
     def readable(self) -> bool:
         return True
@@ -140,24 +140,24 @@ class _Ranges(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         size = min(len(buffer), max(0, self.length - self.at))
-        data = read_range(self.place, self.at, size) if size else b""
+        data = read_range(self.path, self.at, size) if size else b""
         buffer[: len(data)] = data
         self.at += len(data)
         return len(data)
 
 
-def open_read(place: str) -> BinaryIO:
+def open_read(path: str) -> BinaryIO:
     """A stored file for reading bytes, some megabytes ahead. Raises FileNotFoundError."""
-    return io.BufferedReader(_Ranges(place), READ_AHEAD)
+    return io.BufferedReader(_Ranges(path), READ_AHEAD)
 
 
-def read_range(place: str, offset: int, size: int) -> bytes:
+def read_range(path: str, offset: int, size: int) -> bytes:
     """`size` bytes from `offset` on, fewer at the end of the file."""
 
-    def read(fs: Any, path: str) -> bytes:
-        data = bytes(fs.cat_file(path, start=offset, end=offset + size))
-        if len(data) < size and offset + len(data) < int(fs.info(path)["size"]):
+    def read(fs: Any, key: str) -> bytes:
+        data = bytes(fs.cat_file(key, start=offset, end=offset + size))
+        if len(data) < size and offset + len(data) < int(fs.info(key)["size"]):
             raise ConnectionError(f"{len(data)} of {size} bytes came")
         return data
 
-    return call(place, read)
+    return call(path, read)

@@ -222,17 +222,17 @@ def _render(
 
 
 def _check_settings(root: str, settings: Settings) -> None:
-    place = storage.join(root, "synth.json")
+    path = storage.join(root, "synth.json")
     expected = {"version": VERSION, **asdict(settings)}
     try:
-        settings_there = storage.read_json(place)
+        settings_there = storage.read_json(path)
     except FileNotFoundError:
         if storage.is_folder(root) and storage.list_files(root):
             raise UserError(f"{root}: holds other files", "Give a new or empty folder") from None
-        storage.write_json(place, expected)
+        storage.write_json(path, expected)
         return
     except ValueError:
-        raise UserError(f"{place}: not JSON", "Give another folder") from None
+        raise UserError(f"{path}: not JSON", "Give another folder") from None
     # What a folder does not say was not asked for when it was made: it has the default.
     recorded = {**asdict(Settings()), **settings_there} if isinstance(settings_there, dict) else {}
     different = {k for k in expected if recorded.get(k) != expected[k]}
@@ -244,7 +244,7 @@ def _check_settings(root: str, settings: Settings) -> None:
             "Use the same settings, or another folder",
         )
     if settings_there != expected:
-        storage.write_json(place, expected)
+        storage.write_json(path, expected)
 
 
 def _write_annotations(root: str, count: int, settings: Settings) -> None:

@@ -47,8 +47,8 @@ def write(root: str, index: int, masks: SceneMasks) -> None:
     """Writes the masks of scene `index`; the one of after last."""
     for folder, mask in zip(FOLDERS, masks, strict=True):
         pixels = np.where(mask, 255, 0).astype(np.uint8)
-        place = storage.join(root, f"{folder}/{index:06d}.png")
-        storage.write_bytes(place, encode_image(pixels, "png", 0))
+        path = storage.join(root, f"{folder}/{index:06d}.png")
+        storage.write_bytes(path, encode_image(pixels, "png", 0))
 
 
 def missing(root: str, count: int) -> list[int]:

@@ -27,18 +27,18 @@ UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, Safetens
 SUFFIXES = (".json", ".jinja", ".safetensors", ".bin", ".txt", ".model")
 
 
-def locate_folder(place: str, model_type: str) -> Located:
+def locate_folder(path: str, model_type: str) -> Located:
     """A folder of a model of that type, named by its name and digest.
 
     Raises UserError for a place that is no such folder, or that holds another type of model.
     """
-    folder = Path(place).expanduser()
+    folder = Path(path).expanduser()
     try:
         config = json.loads((folder / CONFIG).read_text("utf-8"))
         actual = config["model_type"]
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(
-            f"{place}: no folder with a {CONFIG} of transformers in it",
+            f"{path}: no folder with a {CONFIG} of transformers in it",
             f"Give a local folder of a {model_type} model; none is downloaded",
         ) from None
     if actual != model_type:
@@ -49,9 +49,9 @@ def locate_folder(place: str, model_type: str) -> Located:
     return identify(str(folder))
 
 
-def identify(place: str) -> Located:
+def identify(path: str) -> Located:
     """A folder by its name and its digest."""
-    folder = Path(place).expanduser()
+    folder = Path(path).expanduser()
     sha256 = digest(folder)
     return Located(f"{folder.resolve().name}@{sha256[:8]}", folder, sha256)
 

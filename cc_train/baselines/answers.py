@@ -54,23 +54,23 @@ class Answers:
 
     def get(self, digest: str) -> Answer | None:
         """The answer to a question; None where it was not asked yet. Raises UserError."""
-        place = self._place(digest)
+        path = self._path(digest)
         try:
-            content = storage.read_json(str(place))
+            content = storage.read_json(str(path))
             return Answer(_text(content["answer"]), _text(content["ended"]))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError):
-            raise UserError(f"{place}: no stored answer", "Remove that file") from None
+            raise UserError(f"{path}: no stored answer", "Remove that file") from None
 
     def put(self, digest: str, answer: Answer, asked: Mapping[str, Any]) -> None:
         """Stores an answer, with what was asked for whoever opens the file."""
-        place = self._place(digest)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        path = self._path(digest)
+        path.parent.mkdir(parents=True, exist_ok=True)
         content = {"answer": answer.text, "ended": answer.ended, "asked": dict(asked)}
-        storage.write_json(str(place), content)
+        storage.write_json(str(path), content)
 
-    def _place(self, digest: str) -> Path:
+    def _path(self, digest: str) -> Path:
         return self.folder / digest[:2] / f"{digest}.json"
 
 

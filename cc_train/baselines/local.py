@@ -187,16 +187,16 @@ def _check_release(config: Any) -> None:
         folders.check_image_groups(places, vision.patch_size)
 
 
-def require_folder(place: str) -> Path:
+def require_folder(path: str) -> Path:
     """The folder of `--model`. Raises UserError if there is no model's folder."""
-    folder = Path(place)
+    folder = Path(path)
     if not folder.is_dir():
         raise UserError(
-            f"--model {place}: no such folder",
+            f"--model {path}: no such folder",
             "Give the local folder of a model, or --url of a server that has one of this name",
         )
     if not (folder / "config.json").is_file():
-        raise UserError(f"--model {place}: no config.json in it", "Give the folder of a model")
+        raise UserError(f"--model {path}: no config.json in it", "Give the folder of a model")
     return folder
 
 

@@ -97,17 +97,17 @@ def baseline(options: Options) -> None:
 
 
 def _answers(
-    answered: Iterable[Answered], place: Path, record: dict[str, Any], console: Console
+    answered: Iterable[Answered], path: Path, record: dict[str, Any], console: Console
 ) -> dict[str, Answer]:
     """The answers by the samples' keys; says how many of them were stored.
 
-    With the first answer `record` is written to `place`: a mistake in the command leaves nothing.
+    With the first answer `record` is written to `path`: a mistake in the command leaves nothing.
     """
     answers: dict[str, Answer] = {}
     stored = 0
     for one in answered:
         if not answers:
-            storage.write_json(str(place), {**record, "version": __version__})
+            storage.write_json(str(path), {**record, "version": __version__})
         answers[one.key] = one.answer
         stored += one.stored
     if stored:
@@ -176,13 +176,13 @@ def _require_same(out: Path, record: dict[str, Any]) -> None:
 
     The server's address may change: a model may have moved.
     """
-    place = out / FILE
+    path = out / FILE
     try:
-        before = storage.read_json(str(place))
+        before = storage.read_json(str(path))
     except FileNotFoundError:
         return
     except ValueError as error:
-        raise UserError(f"{place}: not JSON ({error})", "Give another --out") from None
+        raise UserError(f"{path}: not JSON ({error})", "Give another --out") from None
     free = ("url:", "version:", "answers:", "answers.")
     changed = [d for d in differences(before, record) if not d.startswith(free)]
     if changed:

@@ -30,7 +30,7 @@ from cc_train.training.settings import pick_device
 class Options:
     """The command's arguments and options, as its help describes them; None if not given."""
 
-    places: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
     pairs: str | None = None
     shards: tuple[str, ...] = ()
     limit: int | None = None
@@ -45,7 +45,7 @@ def caption(options: Options) -> None:
     """Prints a sentence for each pair; of one pair also writes the mask. Raises UserError, and
     JobFailed for pairs of a list without readable images.
     """
-    run, images = _run_and_images(options.places)
+    run, images = _run_and_images(options.paths)
     _check(options, images)
     beams, as_json = options.beams, options.as_json
     if options.shards:
@@ -106,22 +106,22 @@ def _caption_listed(
         raise JobFailed(f"{failed} of {len(listed)} pairs have no caption")
 
 
-def _run_and_images(places: tuple[str, ...]) -> tuple[str, tuple[str, str] | None]:
+def _run_and_images(paths: tuple[str, ...]) -> tuple[str, tuple[str, str] | None]:
     """The captioner and the two images that `[RUN] [BEFORE AFTER]` name. Raises UserError."""
-    if len(places) > 3:
-        raise UserError(f"{len(places)} places given", "Give RUN, BEFORE and AFTER, or --pairs")
-    if (len(places) == 2 and _names_a_captioner(places[0])) or (
-        len(places) == 1 and Path(places[0]).is_file()
+    if len(paths) > 3:
+        raise UserError(f"{len(paths)} paths given", "Give RUN, BEFORE and AFTER, or --pairs")
+    if (len(paths) == 2 and _names_a_captioner(paths[0])) or (
+        len(paths) == 1 and Path(paths[0]).is_file()
     ):
         raise UserError("only one image is given", "Give RUN, BEFORE and AFTER, or --pairs")
-    run = run_folder.SHIPPED if len(places) in (0, 2) else places[0]
-    return run, (places[-2], places[-1]) if len(places) > 1 else None
+    run = run_folder.SHIPPED if len(paths) in (0, 2) else paths[0]
+    return run, (paths[-2], paths[-1]) if len(paths) > 1 else None
 
 
-def _names_a_captioner(place: str) -> bool:
-    """Whether a place can be no image: a folder, a captioner of the package, an id on the hub."""
-    may_be_id = hub.is_id(place) and not place.lower().endswith(ENDINGS)
-    return Path(place).is_dir() or run_folder.is_shipped(place) or may_be_id
+def _names_a_captioner(path: str) -> bool:
+    """Whether a path can be no image: a folder, a captioner of the package, an id on the hub."""
+    may_be_id = hub.is_id(path) and not path.lower().endswith(ENDINGS)
+    return Path(path).is_dir() or run_folder.is_shipped(path) or may_be_id
 
 
 def _caption_samples(

@@ -77,17 +77,17 @@ def score_run(
     facts, protocol: see `References` and `evaluation.evaluate`. beams: 1 is greedy. Raises
     UserError.
     """
-    place = Path(output.folder or evaluation.default_folder(run))
+    path = Path(output.folder or evaluation.default_folder(run))
     entries, items = shard_items.captioned(shards)
     items = coco.with_facts(items, facts) if facts else items
     captioner, step = _captioner_and_step(run, device)
     scores, captions = score_captioner.score(
-        captioner, entries, items, beams, on_stderr(), place=place, protocol=protocol
+        captioner, entries, items, beams, on_stderr(), path=path, protocol=protocol
     )
     trained_on = run_folder.trained_on(hub.locate(run), [entry.key for entry in entries])
     scores = replace(scores, step=step, trained_on=trained_on)
-    evaluation.write(place, scores, items, captions)
-    _print(scores, place, output.as_json)
+    evaluation.write(path, scores, items, captions)
+    _print(scores, path, output.as_json)
 
 
 def score_predictions(
@@ -103,8 +103,8 @@ def score_predictions(
     predicted_only: leave out pairs without a prediction. protocol: see `evaluation.evaluate`.
     Raises UserError.
     """
-    place = Path(output.folder or f"{files[0].rstrip('/')}.evaluation")
-    coco.check_apart(place, [*files, *filter(None, [references.file])])
+    path = Path(output.folder or f"{files[0].rstrip('/')}.evaluation")
+    coco.check_apart(path, [*files, *filter(None, [references.file])])
     predicted = coco.read_predictions(files)
     items, uncaptioned = references.read()
     count = len(items)
@@ -112,8 +112,8 @@ def score_predictions(
     _say_left_out(count - len(items), len(predicted) - len(captions))
     subset = signature.PREDICTED if predicted_only and len(items) < count else signature.ALL
     scores = evaluation.evaluate(items, captions, protocol=protocol, subset=subset)
-    evaluation.write(place, scores, items, captions, uncaptioned)
-    _print(scores, place, output.as_json)
+    evaluation.write(path, scores, items, captions, uncaptioned)
+    _print(scores, path, output.as_json)
 
 
 def score_masks(predictions: str, references: str, output: Output, *, classes: int | None) -> None:
@@ -121,28 +121,28 @@ def score_masks(predictions: str, references: str, output: Output, *, classes: i
 
     classes: see `cc_train.evaluation.masks.files.score`. Raises UserError.
     """
-    place = None
+    path = None
     if output.folder is not None:
-        place = str(Path(output.folder) / evaluation.SCORES)
-        if storage.exists(place) and not _holds_masks_alone(place):
-            raise UserError(f"{place}: not the scores of masks", "Give another --out")
+        path = str(Path(output.folder) / evaluation.SCORES)
+        if storage.exists(path) and not _holds_masks_alone(path):
+            raise UserError(f"{path}: not the scores of masks", "Give another --out")
     figures = mask_files.score(predictions, references, classes).to_json()
-    if place is not None:
-        storage.write_json(place, {"masks": figures})
+    if path is not None:
+        storage.write_json(path, {"masks": figures})
     click.echo(json.dumps(figures, indent=2) if output.as_json else segmentation.table(figures))
 
 
-def _print(scores: Evaluation, place: Path, as_json: bool) -> None:
+def _print(scores: Evaluation, path: Path, as_json: bool) -> None:
     click.echo(json.dumps(scores.to_json(), indent=2) if as_json else evaluation.table(scores))
-    click.echo(f"files: {place}", err=True)
+    click.echo(f"files: {path}", err=True)
 
 
-def _with_types(items: Sequence[Item], place: str) -> list[Item]:
+def _with_types(items: Sequence[Item], path: str) -> list[Item]:
     """The items in the groups of a type mapping; a note says how many changed pairs it lacks."""
-    typed = coco.with_types(items, place)
+    typed = coco.with_types(items, path)
     without = sum(item.groups == (coco.CHANGE,) for item in typed)
     if without:
-        click.echo(f"{place}: no type of {without} changed pairs", err=True)
+        click.echo(f"{path}: no type of {without} changed pairs", err=True)
     return typed
 
 
@@ -161,10 +161,10 @@ def _say_left_out(pairs: int, predictions: int) -> None:
         click.echo(f"left out: {count} of pairs without captions", err=True)
 
 
-def _holds_masks_alone(place: str) -> bool:
+def _holds_masks_alone(path: str) -> bool:
     """Whether a file of scores may be replaced by those of masks: it has none of captions."""
     try:
-        scores = storage.read_json(place)
+        scores = storage.read_json(path)
     except ValueError:
         return False
     return isinstance(scores, dict) and scores.keys() == {"masks"}

@@ -49,12 +49,12 @@ def dry_run(
 
 def _start(init: str) -> Path:
     """Path of the run, captioner or weights that a training starts from. Raises UserError."""
-    place = hub.locate(init)
-    if not place.exists() and weights.is_known(init):
+    path = hub.locate(init)
+    if not path.exists() and weights.is_known(init):
         return weights.fetch(init).path
-    if not place.exists():
+    if not path.exists():
         raise UserError(f"--init {init}: no such file or folder", "Check the path")
-    return place
+    return path
 
 
 def _settings(

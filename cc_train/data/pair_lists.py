@@ -19,44 +19,44 @@ LISTS = (
 BEFORE, AFTER = "before", "after"
 
 
-def read_pairs(place: Path) -> Iterator[tuple[str, str]]:
+def read_pairs(path: Path) -> Iterator[tuple[str, str]]:
     """The paths of before and after of each pair that a list or a folder names.
 
-    place: a CSV with the columns `before` and `after`, or JSON lines (.jsonl) with these keys;
+    path: a CSV with the columns `before` and `after`, or JSON lines (.jsonl) with these keys;
     paths are relative to the file, URLs are used as they are. Or a folder with `before/NAME` and
     `after/NAME`, or with `NAME_before.*` and `NAME_after.*`. Raises UserError for anything else,
     and for an empty list.
     """
-    if place.is_dir():
-        yield from _of_folder(place)
+    if path.is_dir():
+        yield from _of_folder(path)
         return
-    if not place.exists():
-        raise UserError(f"{place}: no such file or folder", "Check the path")
-    if place.suffix == ".json":
-        raise UserError(f"{place}: neither a CSV nor JSON lines", LISTS)
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder", "Check the path")
+    if path.suffix == ".json":
+        raise UserError(f"{path}: neither a CSV nor JSON lines", LISTS)
     try:
-        if place.suffix == ".jsonl":
-            rows: list[Any] = storage.read_json_lines(str(place))
+        if path.suffix == ".jsonl":
+            rows: list[Any] = storage.read_json_lines(str(path))
         else:
-            rows = table.csv_rows(place.read_text(encoding="utf-8-sig"))
+            rows = table.csv_rows(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"{place}: {error}", LISTS) from None
+        raise UserError(f"{path}: {error}", LISTS) from None
     if not rows:
-        raise UserError(f"{place}: lists no pairs", LISTS)
+        raise UserError(f"{path}: lists no pairs", LISTS)
     if not table.has_columns(rows[0]):
         what = f"no columns before and after, but {table.columns_of(rows[0])}"
-        raise UserError(f"{place}: {what}", LISTS)
-    yield from [_of_row(place, number, row) for number, row in enumerate(rows, start=1)]
+        raise UserError(f"{path}: {what}", LISTS)
+    yield from [_of_row(path, number, row) for number, row in enumerate(rows, start=1)]
 
 
-def _of_row(place: Path, number: int, row: Any) -> tuple[str, str]:
+def _of_row(path: Path, number: int, row: Any) -> tuple[str, str]:
     """The paths of a row, stripped of blanks, by the rules of the layout `table`; URLs and absolute
     paths are used as they are."""
     cells = [row.get(side) if isinstance(row, dict) else None for side in (BEFORE, AFTER)]
     names = [cell.strip() if isinstance(cell, str) else "" for cell in cells]
     if not all(names):
-        raise UserError(f"{place}: pair {number} lacks before or after", "Give both images of it")
-    before, after = (name if "://" in name else str(place.parent / name) for name in names)
+        raise UserError(f"{path}: pair {number} lacks before or after", "Give both images of it")
+    before, after = (name if "://" in name else str(path.parent / name) for name in names)
     return before, after
 
 

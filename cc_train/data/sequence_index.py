@@ -59,22 +59,22 @@ def expand(patterns: Sequence[str]) -> list[str]:
     A pattern is a path, a URL, a glob or a brace expression. Raises UserError for a pattern without
     an existing file, and for a glob that matches planned shards which are not finished yet.
     """
-    places: list[str] = []
+    paths: list[str] = []
     for pattern in patterns:
         for name in braceexpand.braceexpand(pattern):
             matches = storage.glob(name) if any(c in name for c in "*?[") else [name]
-            if not matches or not all(storage.exists(place) for place in matches):
+            if not matches or not all(storage.exists(path) for path in matches):
                 raise _none_of(name)
             if matches != [name]:
                 _check_finished(name, matches)
-            places += matches
-    return list(dict.fromkeys(places))
+            paths += matches
+    return list(dict.fromkeys(paths))
 
 
 def _none_of(pattern: str) -> UserError:
     """The error for a pattern that names no file; it lists the shards that are there."""
     folder, slash, _ = pattern.rpartition("/")
-    names = [place.rpartition("/")[2] for place in storage.glob(f"{folder}{slash}*.tar")]
+    names = [path.rpartition("/")[2] for path in storage.glob(f"{folder}{slash}*.tar")]
     there = sorted({SHARD_NUMBER.sub("*.tar", name) for name in names})
     what = f"{pattern}: no such file"
     if not there:
@@ -83,11 +83,11 @@ def _none_of(pattern: str) -> UserError:
     return UserError(f"{what}; found: {listed}", "Give one of these, or another folder")
 
 
-def _check_finished(pattern: str, places: Sequence[str]) -> None:
+def _check_finished(pattern: str, paths: Sequence[str]) -> None:
     """Raises UserError if planned shards that match the pattern are missing from the folder."""
     _, _, file_pattern = pattern.rpartition("/")
     there: dict[str, set[str]] = {}  # a pattern may name several folders
-    for folder, _, name in (place.rpartition("/") for place in places):
+    for folder, _, name in (path.rpartition("/") for path in paths):
         there.setdefault(folder or ".", set()).add(name)
     for folder, names in there.items():
         planned = [f"{name}.tar" for name in provenance.planned(folder)]
@@ -106,10 +106,10 @@ def read_index(patterns: Sequence[str], progress: Progress = no_progress) -> lis
     Raises UserError for a file that is no whole shard of sequences.
     """
     samples: list[Sample] = []
-    places = expand(patterns)
-    for done, place in enumerate(places, 1):
-        samples += _samples(place)
-        progress(done, len(places))
+    paths = expand(patterns)
+    for done, path in enumerate(paths, 1):
+        samples += _samples(path)
+        progress(done, len(paths))
     if not samples:
         raise UserError(f"{', '.join(patterns)}: no samples", "Give shards that hold some")
     return samples
@@ -122,15 +122,15 @@ def describe(samples: Sequence[Sample], train: Sequence[Sample]) -> dict[str, An
     return {"count": len(samples), "train": len(train), "keys_sha256": digest}
 
 
-def _samples(place: str) -> list[Sample]:
+def _samples(path: str) -> list[Sample]:
     members: dict[str, dict[str, tuple[int, int]]] = {}
     meta: dict[str, Any] = {}
     try:
-        with storage.open_read(place) as file, tarfile.open(fileobj=file, mode="r:") as opened:
+        with storage.open_read(path) as file, tarfile.open(fileobj=file, mode="r:") as opened:
             for member in opened:
-                key, extension = tar.parts_of(member, place)
+                key, extension = tar.parts_of(member, path)
                 if extension in members.setdefault(key, {}):
-                    raise _damaged(place, f"{member.name} twice")
+                    raise _damaged(path, f"{member.name} twice")
                 members[key][extension] = (member.offset_data, member.size)
                 if extension == "json":
                     content = opened.extractfile(member)
@@ -139,17 +139,17 @@ def _samples(place: str) -> list[Sample]:
     except tar.DamagedShard as error:
         raise UserError(str(error), ADVICE) from None
     except (tarfile.TarError, EOFError, ValueError, RecursionError) as error:
-        raise _damaged(place, str(error)) from None
+        raise _damaged(path, str(error)) from None
     last = max((o + s for parts in members.values() for o, s in parts.values()), default=0)
     if end < -(-last // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE + END_MARK:
-        raise _damaged(place, "it is cut short")
+        raise _damaged(path, "it is cut short")
     for key, parts in members.items():
         if not isinstance(meta.get(key), dict):
-            raise _damaged(place, f"{key} has no usable .json")
+            raise _damaged(path, f"{key} has no usable .json")
         if not any(name.startswith("f00.") for name in parts):
-            raise _damaged(place, f"{key} has no frames")
-    return [Sample(place, key, meta[key], parts) for key, parts in members.items()]
+            raise _damaged(path, f"{key} has no frames")
+    return [Sample(path, key, meta[key], parts) for key, parts in members.items()]
 
 
-def _damaged(place: str, what: str) -> UserError:
-    return UserError(f"{place}: {what}", ADVICE)
+def _damaged(path: str, what: str) -> UserError:
+    return UserError(f"{path}: {what}", ADVICE)

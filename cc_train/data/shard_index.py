@@ -77,14 +77,14 @@ def read(patterns: Sequence[str]) -> list[Entry]:
     """All samples of some shards, in the order given. Raises UserError."""
     entries_of_all: list[Entry] = []
     indices: dict[str, dict[str, list[Entry]] | None] = {}
-    for place in expand(patterns):
-        folder, _, name = place.rpartition("/")
+    for path in expand(patterns):
+        folder, _, name = path.rpartition("/")
         if folder not in indices:
             indices[folder] = _indexed(folder)
         indexed = (indices[folder] or {}).get(name)
-        entries = _scanned(place) if indexed is None else indexed
-        if indexed and storage.size(place) < indexed[-1].offset + indexed[-1].bytes + END_MARK:
-            raise UserError(f"{place}: is cut short", ADVICE)
+        entries = _scanned(path) if indexed is None else indexed
+        if indexed and storage.size(path) < indexed[-1].offset + indexed[-1].bytes + END_MARK:
+            raise UserError(f"{path}: is cut short", ADVICE)
         entries_of_all += entries
     if not entries_of_all:
         raise UserError(f"{', '.join(patterns)}: no samples", ADVICE)
@@ -190,8 +190,8 @@ def _indexed(folder: str) -> dict[str, list[Entry]] | None:
         raise UserError(f"{folder}: {training_shards.INDEX} has empty rows", ADVICE)
     for row in sorted(rows, key=lambda row: (row["shard"], row["offset"])):
         name = training_shards.FORMAT.file(row["shard"])
-        place = f"{folder}/{name}" if folder else name
-        entries.setdefault(name, []).append(_entry(place, row))
+        path = f"{folder}/{name}" if folder else name
+        entries.setdefault(name, []).append(_entry(path, row))
     return entries
 
 
@@ -211,19 +211,19 @@ def _require_distinct_keys(entries: Sequence[Entry]) -> None:
         )
 
 
-def _scanned(place: str) -> list[Entry]:
+def _scanned(path: str) -> list[Entry]:
     """Entries by reading a tar's headers and each sample's JSON."""
     rows: dict[str, dict[str, Any]] = {}
     try:
-        with storage.open_read(place) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        with storage.open_read(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
             end, last = 0, ""
             for member in tar:
-                key, extension = parts_of(member, place)
+                key, extension = parts_of(member, path)
                 if key in rows and (key != last or extension == "json"):
-                    raise DamagedShard(f"{place}: {member.name}: the key occurs twice")
+                    raise DamagedShard(f"{path}: {member.name}: the key occurs twice")
                 if key not in rows:
                     if extension != "json":
-                        raise UserError(f"{place}: {member.name} comes before its .json", ADVICE)
+                        raise UserError(f"{path}: {member.name} comes before its .json", ADVICE)
                     content = tar.extractfile(member)
                     meta = json.loads(content.read() if content else b"")
                     if not isinstance(meta, dict):
@@ -234,9 +234,9 @@ def _scanned(place: str) -> list[Entry]:
                 end = member.offset_data + -(-member.size // BLOCK) * BLOCK
                 rows[key]["bytes"] = end - rows[key]["offset"]
             if file.seek(0, 2) < end + END_MARK:
-                raise UserError(f"{place}: is cut short", ADVICE)
+                raise UserError(f"{path}: is cut short", ADVICE)
     except DamagedShard as error:
         raise UserError(str(error), ADVICE) from None
     except (tarfile.TarError, EOFError, ValueError, RecursionError) as error:
-        raise UserError(f"{place}: {error}", ADVICE) from None
-    return [_entry(place, row) for row in rows.values()]
+        raise UserError(f"{path}: {error}", ADVICE) from None
+    return [_entry(path, row) for row in rows.values()]

@@ -64,9 +64,9 @@ def open_shards(
     Raises UserError for a pattern that names no file, and while reading for a damaged shard.
     Nothing is ever unpickled.
     """
-    places = expand([shards] if isinstance(shards, str) else list(shards))
+    paths = expand([shards] if isinstance(shards, str) else list(shards))
     stages = [
-        webdataset.SimpleShardList(places),
+        webdataset.SimpleShardList(paths),
         webdataset.split_by_node,
         webdataset.split_by_worker,
         *([_Shuffled(shardshuffle, seed)] if shardshuffle else []),
@@ -77,12 +77,12 @@ def open_shards(
 
 def _samples(sources: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for source in sources:
-        place = source["url"]
+        path = source["url"]
         try:
-            for sample in training_shards.read(place):
-                yield {"__key__": sample.key, "__url__": place, **_decoded(sample)}
+            for sample in training_shards.read(path):
+                yield {"__key__": sample.key, "__url__": path, **_decoded(sample)}
         except DamagedShard as error:
-            raise UserError(f"{place}: {error}", "Rebuild this shard") from None
+            raise UserError(f"{path}: {error}", "Rebuild this shard") from None
 
 
 def _decoded(sample: TrainingSample) -> dict[str, Any]:

@@ -65,8 +65,8 @@ def read() -> Mapping[str, Protocol]:
         return Protocols.model_validate(values).protocols
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UserError(f"{FILE.name}: {place}: {first['msg']}", "Fix that entry") from None
+        path = ".".join(map(str, first["loc"]))
+        raise UserError(f"{FILE.name}: {path}: {first['msg']}", "Fix that entry") from None
 
 
 def get(name: str) -> Protocol:

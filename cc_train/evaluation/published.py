@@ -202,7 +202,7 @@ def _read(file: Path) -> Published:
         return Published.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
+        path = ".".join(map(str, first["loc"]))
         mistake = first["msg"].removeprefix("Value error, ")
-        where = f"{file.name}: {place}" if place else file.name
+        where = f"{file.name}: {path}" if path else file.name
         raise UserError(f"{where}: {mistake}", "Fix that entry") from None

@@ -27,28 +27,28 @@ def score(
     beams: int,
     console: Console,
     *,
-    place: Path | None = None,
+    path: Path | None = None,
     protocol: str | None = None,
 ) -> tuple[Evaluation, dict[str, str]]:
     """Scores and captions by key of samples and their items. Raises UserError.
 
     Samples whose tokens another VQGAN made are refused where the captioner reads tokens.
 
-    place: a folder into which captions and masks are written before they are scored, so that they
+    path: a folder into which captions and masks are written before they are scored, so that they
     are not lost if scoring fails. protocol: the name of one of `protocols`.
     """
     if protocol is not None:
         protocols.checked(protocol, items)  # before the captions, which take long
-    if place is not None:
-        written.check(place)
+    if path is not None:
+        written.check(path)
     check(entries, captioner.inputs, console)
-    masks = SampleMasks(captioner.inputs.mask_classes, keep=place is not None)
+    masks = SampleMasks(captioner.inputs.mask_classes, keep=path is not None)
     captions = _captions(captioner, entries, beams, False, console, masks)
     for note in masks.notes():
         console.print(note)
-    if place is not None:
-        coco.write(place, items, captions)
-        written.write(place, masks.pngs)
+    if path is not None:
+        coco.write(path, items, captions)
+        written.write(path, masks.pngs)
     scores = evaluation.evaluate(items, captions, protocol=protocol)
     swapped = _captions(captioner, entries, beams, True, console)
     scores = replace(

@@ -217,13 +217,13 @@ def read(
     """The backbone of a run with these settings. Raises UserError."""
     if named_weights.of(settings, FILE) is not None:
         return FrozenBackbone(networks.backbone(spec.name)[0], spec)
-    place = run / FILE
-    if not place.exists():
-        raise UserError(f"{place}: not there", "Give the --out of a training")
+    path = run / FILE
+    if not path.exists():
+        raise UserError(f"{path}: not there", "Give the --out of a training")
     try:
-        network = backbones.rebuild(spec.name, weights.read_tensors(place))
+        network = backbones.rebuild(spec.name, weights.read_tensors(path))
     except RuntimeError:
         raise UserError(
-            f"{place}: not the weights of {spec.name}", "Restore it, or train again"
+            f"{path}: not the weights of {spec.name}", "Restore it, or train again"
         ) from None
     return FrozenBackbone(network, spec)

@@ -19,14 +19,14 @@ from cc_prep.weights import Located
 KEY = "by_name"
 
 
-def named(place: Path, network: nn.Module, located: Located) -> dict[str, dict[str, str]]:
+def named(path: Path, network: nn.Module, located: Located) -> dict[str, dict[str, str]]:
     """The entry of `by_name` for a file of a run, if it holds exactly this network; else none.
 
     network: that of the weights `located`.
     """
-    stored, own = weights.read_tensors(place), network.state_dict()
+    stored, own = weights.read_tensors(path), network.state_dict()
     same = stored.keys() == own.keys() and all(torch.equal(stored[n], own[n]) for n in own)
-    return {place.name: {"name": located.name, "sha256": located.sha256}} if same else {}
+    return {path.name: {"name": located.name, "sha256": located.sha256}} if same else {}
 
 
 def of(settings: Mapping[str, Any], file: str) -> Located | None:

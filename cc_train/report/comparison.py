@@ -23,7 +23,7 @@ PIPE_WIDTH = 200  # characters; into a file or a pipe nothing is cut short
 
 
 def compare(
-    places: Sequence[str],
+    paths: Sequence[str],
     dataset: str | None,
     mixed: bool,
     out: str | None,
@@ -31,9 +31,9 @@ def compare(
     as_json: bool,
 ) -> None:
     """Shows evaluations side by side: `cc-train compare`. Raises UserError."""
-    if not places and dataset is None:
+    if not paths and dataset is None:
         raise UserError("nothing to compare", "Give runs, or --dataset, or both")
-    ours = scored_rows.distinct([several_runs.read(place) for place in places])
+    ours = scored_rows.distinct([several_runs.read(path) for path in paths])
     if not mixed:
         side_by_side.require_same(ours)
     rows = [*ours, *(published_rows.of_dataset(dataset) if dataset else ())]
@@ -57,7 +57,7 @@ def compare(
 
 
 def write(
-    place: str, title: str, tables: Sequence[Table], gains: Sequence[Interval], notes: Sequence[str]
+    path: str, title: str, tables: Sequence[Table], gains: Sequence[Interval], notes: Sequence[str]
 ) -> None:
     """Writes the page to a path or an object store. Bars are drawn to the best CIDEr of a table."""
     ceiling = {
@@ -69,7 +69,7 @@ def write(
         .get_template("comparison.html.j2")
         .render(title=title, tables=tables, gains=gains, notes=notes, shown=SHOWN, ceiling=ceiling)
     )
-    storage.write_bytes(place, page.encode("utf-8", "surrogatepass"))
+    storage.write_bytes(path, page.encode("utf-8", "surrogatepass"))
 
 
 def show(

@@ -32,8 +32,8 @@ class Curve:
 def read(run: Path) -> dict[tuple[str, str], Points]:
     """(part, figure) → its points in a run's log; lines cut short by a kill are left out."""
     points: dict[tuple[str, str], Points] = {}
-    place = run / LOG
-    for line in place.read_text().splitlines() if place.exists() else []:
+    path = run / LOG
+    for line in path.read_text().splitlines() if path.exists() else []:
         try:
             row = json.loads(line)
             part, step = row.pop("part"), int(row.pop("step"))

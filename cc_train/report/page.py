@@ -274,12 +274,12 @@ def _judged(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _scores(place: Path) -> dict[str, Any] | None:
+def _scores(path: Path) -> dict[str, Any] | None:
     """What an evaluation found; None where there was none. Raises UserError for another file."""
-    scores = _read(place)
+    scores = _read(path)
     if scores is not None and not (isinstance(scores, dict) and "groups" in scores):
         raise UserError(  # `evaluate --mask-predictions` writes a file of this name as well
-            f"{place}: no scores of captions", "Evaluate the run itself: cc-train evaluate RUN"
+            f"{path}: no scores of captions", "Evaluate the run itself: cc-train evaluate RUN"
         )
     return scores
 
@@ -294,12 +294,12 @@ def _some(pictures: Sequence[Path]) -> list[Path]:
     return [pictures[i] for i in places] if pictures else []
 
 
-def _read(place: Path) -> Any:
-    if not place.exists():
+def _read(path: Path) -> Any:
+    if not path.exists():
         return None
     try:
-        return storage.read_json(str(place))
+        return storage.read_json(str(path))
     except ValueError as error:
         raise UserError(
-            f"{place}: not JSON ({error})", "Evaluate again: cc-train evaluate"
+            f"{path}: not JSON ({error})", "Evaluate again: cc-train evaluate"
         ) from None

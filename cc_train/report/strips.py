@@ -77,12 +77,12 @@ def of_samples(run: str, entries: Sequence[Entry]) -> dict[str, list[bytes]]:
     return drawn
 
 
-def _by_encoder(place: str, pair: tuple[Image, Image], caption: str) -> np.ndarray:
-    folder = hub.locate(place)
+def _by_encoder(path: str, pair: tuple[Image, Image], caption: str) -> np.ndarray:
+    folder = hub.locate(path)
     name = stored_run.read(folder).system
     recipe = systems.recipe(name)
     if not hasattr(recipe, "imagine"):
-        raise UserError(f"--stage1 {place}: a run of {name}", "Give a run of stage 1")
+        raise UserError(f"--stage1 {path}: a run of {name}", "Give a run of stage 1")
     frames: np.ndarray = recipe.imagine(folder, pair, caption)
     return frames
 

@@ -134,9 +134,9 @@ def add(
     if run is not None and (run / LOG).exists():
         storage.write_bytes(str(staging / LOG), (run / LOG).read_bytes())
     if with_references:
-        place = zoo / REFERENCES / f"{_digest(signature.parse(scores['signature']))}.json"
-        place.parent.mkdir(exist_ok=True)
-        storage.write_bytes(str(place), references)
+        path = zoo / REFERENCES / f"{_digest(signature.parse(scores['signature']))}.json"
+        path.parent.mkdir(exist_ok=True)
+        storage.write_bytes(str(path), references)
     text = yaml.safe_dump(row.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     storage.write_bytes(str(staging / ROW), text.encode())
     _rename(staging, target)
@@ -161,7 +161,7 @@ def read(zoo: Path) -> list[Entry]:
     """
     if not zoo.is_dir():
         raise UserError(f"{zoo}: no such folder", "Make a row first: cc-train zoo add")
-    return [_entry(place.parent) for place in sorted(zoo.glob(f"[!.]*/{ROW}"))]
+    return [_entry(path.parent) for path in sorted(zoo.glob(f"[!.]*/{ROW}"))]
 
 
 def _entry(folder: Path) -> Entry:
@@ -179,10 +179,10 @@ def _entry(folder: Path) -> Entry:
 
 def _check(folder: Path, scores: Mapping[str, Any]) -> bool:
     """Whether the references are there, and the captions have the scores against them."""
-    place = _references(folder, scores)
-    if not place.exists() or not (folder / PREDICTIONS).exists():
+    path = _references(folder, scores)
+    if not path.exists() or not (folder / PREDICTIONS).exists():
         return False
-    rescored(folder / PREDICTIONS, place, scores, str(folder), CHECKED)
+    rescored(folder / PREDICTIONS, path, scores, str(folder), CHECKED)
     return True
 
 
@@ -260,8 +260,8 @@ def _digest(signed: Signature) -> str:
     return signed.parts["refs"].rpartition("-")[2]
 
 
-def _scores(place: Path) -> Mapping[str, Any]:
-    content = _json(place)
+def _scores(path: Path) -> Mapping[str, Any]:
+    content = _json(path)
     try:
         signature.parse(content["signature"])
         figures = content["groups"][evaluation.TOTAL]
@@ -269,18 +269,18 @@ def _scores(place: Path) -> Mapping[str, Any]:
             raise ValueError
     except (KeyError, TypeError, ValueError, AttributeError):
         raise UserError(
-            f"{place}: no scores with a signature", "Evaluate again: cc-train evaluate"
+            f"{path}: no scores with a signature", "Evaluate again: cc-train evaluate"
         ) from None
     scores: Mapping[str, Any] = content
     return scores
 
 
-def _json(place: Path) -> Any:
+def _json(path: Path) -> Any:
     try:
-        return storage.read_json(str(place))
+        return storage.read_json(str(path))
     except FileNotFoundError:
-        raise UserError(f"{place}: no such file", "Evaluate first: cc-train evaluate") from None
+        raise UserError(f"{path}: no such file", "Evaluate first: cc-train evaluate") from None
     except ValueError as error:
         raise UserError(
-            f"{place}: not JSON ({error})", "Evaluate again: cc-train evaluate"
+            f"{path}: not JSON ({error})", "Evaluate again: cc-train evaluate"
         ) from None

@@ -80,8 +80,8 @@ def write(
     model, training: tensors by name. metadata: the settings, stored in the model's file. state:
     more JSON for state.json. Raises JobFailed if it cannot be written.
     """
-    place = run / FOLDER / f"{step:06d}"
-    temporary = place.with_name(f".{place.name}.tmp")
+    path = run / FOLDER / f"{step:06d}"
+    temporary = path.with_name(f".{path.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
@@ -95,25 +95,25 @@ def write(
             _sync(temporary / name)
     except (OSError, SafetensorError) as error:  # safetensors has a type of its own for any fault
         shutil.rmtree(temporary, ignore_errors=True)
-        raise JobFailed(f"{place}: cannot write a checkpoint ({error})") from None
-    former = place.with_name(f".{place.name}.old")
+        raise JobFailed(f"{path}: cannot write a checkpoint ({error})") from None
+    former = path.with_name(f".{path.name}.old")
     shutil.rmtree(former, ignore_errors=True)
-    if place.exists():  # a resumed run comes by here again; a kill loses neither of the two
-        os.replace(place, former)
-    os.replace(temporary, place)
-    _sync(place.parent)
+    if path.exists():  # a resumed run comes by here again; a kill loses neither of the two
+        os.replace(path, former)
+    os.replace(temporary, path)
+    _sync(path.parent)
     shutil.rmtree(former, ignore_errors=True)
-    return place
+    return path
 
 
 def _restore_former(run: Path) -> None:
     """Gives back its name to a checkpoint that a kill left aside before the new one was there."""
     for former in (run / FOLDER).glob(".[0-9]*.old"):
-        place = former.with_name(former.name[1:].removesuffix(".old"))
-        if place.exists():
+        path = former.with_name(former.name[1:].removesuffix(".old"))
+        if path.exists():
             shutil.rmtree(former, ignore_errors=True)
         else:
-            os.replace(former, place)
+            os.replace(former, path)
 
 
 def steps(run: Path) -> list[int]:
@@ -124,14 +124,14 @@ def steps(run: Path) -> list[int]:
 
 def read_state(run: Path, step: int) -> dict[str, Any]:
     """The content of a checkpoint's state.json. Raises UserError if it is missing or damaged."""
-    place = run / FOLDER / f"{step:06d}"
+    path = run / FOLDER / f"{step:06d}"
     try:
-        state = json.loads((place / STATE).read_text())
+        state = json.loads((path / STATE).read_text())
         if not isinstance(state, dict) or not isinstance(state["sha256"], dict):
             raise ValueError("no state")
         return state
     except (OSError, ValueError, KeyError, RecursionError) as error:
-        raise UserError(f"{place}: no checkpoint ({error})", DAMAGED) from None
+        raise UserError(f"{path}: no checkpoint ({error})", DAMAGED) from None
 
 
 def best_step(run: Path) -> int:
@@ -177,22 +177,22 @@ def better(
 
 def read(run: Path, step: int) -> Checkpoint:
     """The checkpoint of a step. Raises UserError if a file is damaged, by its SHA-256."""
-    place = run / FOLDER / f"{step:06d}"
+    path = run / FOLDER / f"{step:06d}"
     state = read_state(run, step)
     try:
         for name, digest in state["sha256"].items():
-            if sha256(place / name) != digest:
-                raise UserError(f"{place / name}: damaged", DAMAGED)
-        training = load_file(place / TRAINING)
+            if sha256(path / name) != digest:
+                raise UserError(f"{path / name}: damaged", DAMAGED)
+        training = load_file(path / TRAINING)
         # Checkpoints from before the model's tensors were stored once have `exported.…` themselves.
         if not any(name.startswith("exported.") for name in training):
             raw = any(name.startswith("network.") for name in training)
             prefix = "exported" if raw else "network"
-            model = load_file(place / MODEL)
+            model = load_file(path / MODEL)
             training |= {f"{prefix}.{name}": tensor for name, tensor in model.items()}
         return Checkpoint(step, training, state, steps(run))
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise UserError(f"{place}: no checkpoint ({error})", DAMAGED) from None
+        raise UserError(f"{path}: no checkpoint ({error})", DAMAGED) from None
 
 
 def read_last(run: Path) -> tuple[Checkpoint | None, list[str]]:

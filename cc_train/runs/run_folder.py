@@ -29,22 +29,22 @@ def shipped() -> list[str]:
     return sorted(path.parent.name for path in ASSETS.glob(f"*/{checkpoints.MODEL}"))
 
 
-def is_shipped(place: str | Path) -> bool:
+def is_shipped(path: str | Path) -> bool:
     """Whether this is the name of such a captioner, and no folder here."""
-    return str(place) in shipped() and not Path(place).exists()
+    return str(path) in shipped() and not Path(path).exists()
 
 
-def locate(place: str | Path) -> Path:
+def locate(path: str | Path) -> Path:
     """The folder of a run, or of a captioner that comes with the package, by its name."""
-    return ASSETS / str(place) if is_shipped(place) else Path(place)
+    return ASSETS / str(path) if is_shipped(path) else Path(path)
 
 
-def weights_file(place: Path) -> Path:
+def weights_file(path: Path) -> Path:
     """The file of a run's best network, or of a packed one; a file of weights as it is.
 
     Raises UserError for a folder without a network.
     """
-    folder = locate(place)
+    folder = locate(path)
     return best_model(folder)[0] if folder.is_dir() else folder
 
 
@@ -70,7 +70,7 @@ def _likely(folder: Path) -> str:
     """What may be meant in place of a folder that is no run: a name of ours, or a run in it."""
     near = [] if folder.exists() else difflib.get_close_matches(str(folder), shipped(), 1)
     parts = (checkpoints.FOLDER, checkpoints.MODEL)
-    inside = [str(place.parent) for part in parts for place in sorted(folder.glob(f"*/{part}"))]
+    inside = [str(path.parent) for part in parts for path in sorted(folder.glob(f"*/{part}"))]
     likely = [*near, *inside]
     return f'Did you mean "{likely[0]}"?' if likely else "Give the --out of a training"
 

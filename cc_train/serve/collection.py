@@ -90,11 +90,11 @@ class Collection:
             former = self._rows.get(id)
             old = set() if former is None else {former.before, former.after}
             with _refused(f"{id} cannot be stored"):
-                places = self._places(f"images/{split}", id, extension, encoded, old)
-                row = Row(id, places[0], places[1], texts, split, kind)
-                self._store(row, dict(zip(places, encoded, strict=True)))
+                paths = self._paths(f"images/{split}", id, extension, encoded, old)
+                row = Row(id, paths[0], paths[1], texts, split, kind)
+                self._store(row, dict(zip(paths, encoded, strict=True)))
             with _refused(f"{id} is stored, but its former images cannot be removed"):
-                self._remove(old - set(places))
+                self._remove(old - set(paths))
         return row
 
     def remove(self, id: str) -> None:
@@ -108,7 +108,7 @@ class Collection:
             with _refused(f"{id} is removed, but its images cannot be"):
                 self._remove({row.before, row.after})
 
-    def _places(
+    def _paths(
         self, folder: str, id: str, extension: str, encoded: list[bytes], old: set[str]
     ) -> list[str]:
         """Paths for both images of a pair, relative to the folder.
@@ -117,29 +117,29 @@ class Collection:
         """
         for number in itertools.count(1):
             name = f"{id}{extension}" if number == 1 else f"{id}-{number}{extension}"
-            places = [f"{folder}/{letter}/{name}" for letter in "AB"]
-            files = [self.folder / place for place in places]
+            paths = [f"{folder}/{letter}/{name}" for letter in "AB"]
+            files = [self.folder / path for path in paths]
             if not any(file.exists() for file in files):
                 break
-            if set(places) == old and [file.read_bytes() for file in files] == encoded:
+            if set(paths) == old and [file.read_bytes() for file in files] == encoded:
                 break
-        return places
+        return paths
 
     def _store(self, row: Row, images: Mapping[str, bytes]) -> None:
-        """Writes images by place, and then the row; after an error nothing of it is there."""
-        new = {place for place in images if not (self.folder / place).exists()}
+        """Writes images by path, and then the row; after an error nothing of it is there."""
+        new = {path for path in images if not (self.folder / path).exists()}
         try:
-            for place in sorted(new):
-                storage.write_bytes(str(self.folder / place), images[place])
+            for path in sorted(new):
+                storage.write_bytes(str(self.folder / path), images[path])
             self._write({**self._rows, row.id: row})
         except BaseException:
             with contextlib.suppress(OSError):  # the first error is the one to tell
                 self._remove(new)
             raise
 
-    def _remove(self, places: set[str]) -> None:
-        for place in places:
-            (self.folder / place).unlink(missing_ok=True)
+    def _remove(self, paths: set[str]) -> None:
+        for path in paths:
+            (self.folder / path).unlink(missing_ok=True)
 
     def _write(self, rows: Mapping[str, Row]) -> None:
         """Both files, each whole or not at all; the rows are those of the folder then."""

@@ -178,10 +178,10 @@ class Handler(BaseHTTPRequestHandler):
             return _json([_shown(row) for row in self._collection().rows()]), JSON
         parts = path.strip("/").split("/")
         if len(parts) == 3 and parts[2] in ("before", "after"):
-            return _image(self._place(parts[0], parts[1], parts[2]))
+            return _image(self._path(parts[0], parts[1], parts[2]))
         raise _Refused(HTTPStatus.NOT_FOUND, "there is no such page")
 
-    def _place(self, kind: str, which: str, side: str) -> str:
+    def _path(self, kind: str, which: str, side: str) -> str:
         """The file of an image that an address names."""
         if kind == "pairs":
             row = self._collection().get(which)
@@ -256,15 +256,15 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-def _image(place: str) -> tuple[bytes, str]:
+def _image(path: str) -> tuple[bytes, str]:
     """An image as the browser can show it: other formats, and frames of videos, become PNG."""
-    kind = TYPES.get(Path(place).suffix.lower())
+    kind = TYPES.get(Path(path).suffix.lower())
     try:
         if kind is not None:
-            return storage.read_bytes(place), kind
-        return images.encode_image(images.read(place), "png", 0), TYPES[".png"]
+            return storage.read_bytes(path), kind
+        return images.encode_image(images.read(path), "png", 0), TYPES[".png"]
     except (OSError, RejectedPair) as error:
-        raise UserError(f"{Path(place).name}: {error}", "Check the file") from None
+        raise UserError(f"{Path(path).name}: {error}", "Check the file") from None
 
 
 def _bytes(content: Mapping[str, Any], side: str) -> tuple[bytes, str]:

@@ -60,8 +60,8 @@ def export(
 
     if repo_id is not None:
         hub.check_id(repo_id)
-    places = export_run(run, Path(out), Details(shards, calibrate, licence, data, by_name))
-    for place in places:
-        click.echo(place)
+    files = export_run(run, Path(out), Details(shards, calibrate, licence, data, by_name))
+    for file in files:
+        click.echo(file)
     if repo_id is not None:
         click.echo(hub.upload(Path(out), repo_id, private=private))

@@ -93,7 +93,7 @@ def save(folder: Path, out: Path) -> Path:
     with _folder(out) as target:
         for file in (checkpoints.MODEL, run_folder.SETTINGS, *_files(stored)):
             shutil.copyfile(folder / file, target / file)
-        text = model_card.with_place(card.read_text(encoding="utf-8"), out.name)
+        text = model_card.with_path(card.read_text(encoding="utf-8"), out.name)
         storage.write_bytes(str(target / model_card.NAME), text.encode())
     return out
 
@@ -160,21 +160,21 @@ def _measured(
     stored: Run, captioner: CaptionModel, folder: Path, details: Details
 ) -> model_card.Measured:
     """Scores on the shards, or without any those of an earlier `cc-train evaluate RUN`."""
-    place = folder / evaluation.FOLDER
+    path = folder / evaluation.FOLDER
     if not details.shards:
         earlier = stored.folder / evaluation.FOLDER
         if earlier.is_dir():
             if stored.step:  # that of an exported network is not known any more
                 _require_step(earlier, stored.step)
-            shutil.copytree(earlier, place)
-        return model_card.measured(place)
+            shutil.copytree(earlier, path)
+        return model_card.measured(path)
     entries, items = shard_items.captioned(details.shards)
     console = on_stderr()
     scores, captions = score_captioner.score(captioner, entries, items, 1, console)
     trained_on = _say_trained_on(stored, [entry.key for entry in entries], console)
     scores = replace(scores, trained_on=trained_on)
-    evaluation.write(place, scores, items, captions)
-    words = model_card.measured(place, entries)
+    evaluation.write(path, scores, items, captions)
+    words = model_card.measured(path, entries)
     if details.calibrate and scores.facts is not None:
         error = calibrating.error(captioner, details.shards)
         words.measures["calibration error"] = f"{100 * error:.1f} %"

@@ -22,13 +22,13 @@ ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
 SUFFIXES = (".safetensors", ".json", ".jsonl", ".txt", ".md")
 
 
-def is_id(place: str) -> bool:
+def is_id(path: str) -> bool:
     """Whether a place can only be an id on the hub: it looks like one and is no path here.
 
     A path below a folder that exists, such as `out/clevr`, is none.
     """
-    first = place.split("/", 1)[0]
-    return ID.fullmatch(place) is not None and not Path(first).exists()
+    first = path.split("/", 1)[0]
+    return ID.fullmatch(path) is not None and not Path(first).exists()
 
 
 def check_id(repo_id: str) -> None:
@@ -38,23 +38,23 @@ def check_id(repo_id: str) -> None:
         raise UserError(f"{repo_id}: no name of a repository", "Give it as OWNER/NAME")
 
 
-def locate(place: str, revision: str | None = None) -> Path:
+def locate(path: str, revision: str | None = None) -> Path:
     """The folder of a run, of a captioner that comes with the package, or fetched from the hub.
 
     revision: a branch, tag or commit of the hub's repository. Raises UserError where the hub cannot
     be reached, or does not have it.
     """
-    if not is_id(place):
-        return run_folder.locate(place)
-    match = ID.fullmatch(place)
+    if not is_id(path):
+        return run_folder.locate(path)
+    match = ID.fullmatch(path)
     assert match is not None
-    with _errors(f"{place}: no folder here"):
+    with _errors(f"{path}: no folder here"):
         kinds = [f"*{suffix}" for suffix in SUFFIXES]
         folder = _library().snapshot_download(
             match[1], revision=revision or match[2], allow_patterns=kinds
         )
     if not (Path(folder) / checkpoints.MODEL).is_file():
-        raise UserError(f"{place}: no captioner on the hub", "Give one that cc-train export wrote")
+        raise UserError(f"{path}: no captioner on the hub", "Give one that cc-train export wrote")
     return Path(folder)
 
 
@@ -83,7 +83,7 @@ def upload(folder: Path, repo_id: str, *, private: bool = False) -> str:
 def _content(file: Path, repo_id: str) -> bytes | str:
     """What is uploaded of a file: of the card a text that names the repository."""
     if file.name == model_card.NAME:
-        return model_card.with_place(file.read_text(encoding="utf-8"), repo_id).encode()
+        return model_card.with_path(file.read_text(encoding="utf-8"), repo_id).encode()
     return str(file)
 
 

@@ -138,9 +138,9 @@ def of_network(
     )
 
 
-def with_place(card: str, place: str) -> str:
+def with_path(card: str, path: str) -> str:
     """A card whose examples load the captioner from another place, such as its id on the hub."""
-    return PLACE.sub(lambda _: place, card)
+    return PLACE.sub(lambda _: path, card)
 
 
 def _limits(stored: Run, scores: Measured, data: str | None) -> list[str]:
@@ -173,9 +173,9 @@ def _contents(stored: Run) -> list[str]:
     return [checkpoints.MODEL, *stored.settings.get("files", [])]
 
 
-def _file(place: Path) -> dict[str, Any]:
-    size = place.stat().st_size
-    return {"name": place.name, "bytes": size, "sha256": storage.sha256(place)}
+def _file(path: Path) -> dict[str, Any]:
+    size = path.stat().st_size
+    return {"name": path.name, "bytes": size, "sha256": storage.sha256(path)}
 
 
 def _render(template: str, **values: Any) -> str:
@@ -242,9 +242,9 @@ def _origin(stored: Run) -> str:
 
 def _base(stored: Run) -> str:
     """The language model that the run's weights are worth nothing without."""
-    base, place = stored.settings["base"], Path(stored.settings["model"]["weights"])
+    base, path = stored.settings["base"], Path(stored.settings["model"]["weights"])
     return (
-        f"`{place.name}` (family {base['family']}, fingerprint `{base['fingerprint']}`), which is "
+        f"`{path.name}` (family {base['family']}, fingerprint `{base['fingerprint']}`), which is "
         "not among the files: `model.weights` of the settings names its folder"
     )
 

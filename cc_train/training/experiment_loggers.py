@@ -110,8 +110,8 @@ def open_loggers(
     config: all settings, which they show. Raises UserError where one is not installed, or refuses
     the run.
     """
-    place = run / IDS
-    ids: dict[str, str] = storage.read_json(str(place)) if place.exists() else {}
+    path = run / IDS
+    ids: dict[str, str] = storage.read_json(str(path)) if path.exists() else {}
     loggers = []
     for name in names:
         try:
@@ -128,7 +128,7 @@ def open_loggers(
             ) from None
         loggers.append(logger)
     if names:
-        storage.write_json(str(place), ids)
+        storage.write_json(str(path), ids)
     return loggers
 
 

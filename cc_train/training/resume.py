@@ -35,16 +35,16 @@ ADDED = {
 }
 
 
-def read_settings(place: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, Any]:
     """The content of a run's settings.json. Raises UserError for what is none."""
     try:
-        settings = storage.read_json(str(place))
+        settings = storage.read_json(str(path))
     except ValueError as error:
         raise UserError(
-            f"{place}: not JSON ({error})", "Restore it, or give another --out"
+            f"{path}: not JSON ({error})", "Restore it, or give another --out"
         ) from None
     if not isinstance(settings, dict):
-        raise UserError(f"{place}: no settings of a run", "Give another --out")
+        raise UserError(f"{path}: no settings of a run", "Give another --out")
     return settings
 
 

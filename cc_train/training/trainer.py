@@ -129,22 +129,22 @@ class Trainer:
 
         Its folder has the new settings then, which say of its start what those said.
         """
-        place = self.run / SETTINGS
+        path = self.run / SETTINGS
         resume.check_begun(self.run)
-        if place.exists() and resume_mode == "never":
+        if path.exists() and resume_mode == "never":
             raise UserError(f"{self.run}: already holds a run", "Give another --out")
         checkpoint, self.damaged = checkpoints.read_last(self.run)
         before: dict[str, Any] = {}
-        if place.exists():
+        if path.exists():
             stream = {} if checkpoint is None else checkpoint.state.get("stream", {})
-            before = resume.read_settings(place)
+            before = resume.read_settings(path)
             resume.check_same(before, self.config, self.run, stream)
             self.steps_before = before.get("loop", {}).get("steps")
         config = self.config
         if checkpoint is not None:
             resume.check_steps(checkpoint.step, self.settings.steps, self.run)
             config = origin.with_start_of(before, config)
-        storage.write_json(str(place), config)
+        storage.write_json(str(path), config)
         return checkpoint, before
 
     def step(

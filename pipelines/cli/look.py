@@ -163,8 +163,8 @@ def status(path: str, as_json: bool) -> None:
     from cc_prep.inspect.verification import FORMATS
     from pipelines.state.journal import State
 
-    places = (path, *(storage.join(path, kind.folder) for kind in FORMATS))
-    folders = [place for place in places if State(place).plan() is not None]
+    candidates = (path, *(storage.join(path, kind.folder) for kind in FORMATS))
+    folders = [folder for folder in candidates if State(folder).plan() is not None]
     if not folders:
         raise UserError(f"{path}: no job was ever started there", "Give a job's --out folder")
     for folder in folders:

@@ -102,9 +102,9 @@ def find_entities(request: job.Request) -> job.Summary | None:
     return summary
 
 
-def training_vocabulary(places: Iterable[str], min_count: int) -> dict[str, int]:
+def training_vocabulary(paths: Iterable[str], min_count: int) -> dict[str, int]:
     """Noun phrases, and how many training pairs have each, from shards of region vectors."""
-    of_pairs = (row.phrases for place in places for row in region_features.read(place))
+    of_pairs = (row.phrases for path in paths for row in region_features.read(path))
     return phrases.vocabulary(of_pairs, min_count)
 
 

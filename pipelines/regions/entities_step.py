@@ -87,7 +87,7 @@ class Retrieve(StepBase):
     ) -> None:
         super().__init__(manifest, digests, device)
         settings = manifest.entities
-        known = [row for place in training for row in region_features.read(place)]
+        known = [row for path in training for row in region_features.read(path)]
         counts = phrases.vocabulary((row.phrases for row in known), settings.min_count)
         self.retriever: Retriever
         if settings.retriever == "clip":

@@ -105,10 +105,10 @@ class ShardWithFindings:
         if self.entities is not None:
             of_jobs[self.entities] = rows.keys()
         for item in self.shard.items():
-            for place, keys in of_jobs.items():
+            for path, keys in of_jobs.items():
                 if item.key not in keys and item.key not in self.rejected:
                     raise UserError(
-                        f"{place}: made of other pairs ({item.key} is not among them)",
+                        f"{path}: made of other pairs ({item.key} is not among them)",
                         "Run cc-prep changes, and cc-prep entities if it was run, on the same data "
                         "into another --out",
                     )
@@ -203,7 +203,7 @@ def with_findings(
     enriched = []
     for shard in shards:
         records = {changes.FORMAT: findings.changes, entities.FORMAT: findings.entities}
-        places, digest = {}, ""
+        paths, digest = {}, ""
         for kind, record in records.items():
             if record is None:
                 continue
@@ -213,10 +213,10 @@ def with_findings(
             _check_covered(folder, kind.folder, shard, record, without)
             if shard.name not in record["shards"]:
                 continue  # every pair of it was rejected
-            places[kind.folder] = storage.join(folder, kind.file(shard.name))
+            paths[kind.folder] = storage.join(folder, kind.file(shard.name))
             digest = digest_of(digest, record["shards"][shard.name]["sha256"])
         without_findings = tuple(sorted(rejected.get(shard.name, ())))
-        enriched.append(ShardWithFindings(shard, digest, **places, rejected=without_findings))
+        enriched.append(ShardWithFindings(shard, digest, **paths, rejected=without_findings))
     return enriched
 
 

@@ -39,10 +39,10 @@ def plan_from_regions(
 ) -> tuple[list[ShardOfRegions], list[str]]:
     """The shards to make, and the paths of all training shards. Raises UserError."""
     records = finished_shards(folder, region_features.FORMAT, "entities")
-    places = {
+    paths = {
         name: storage.join(folder, region_features.FORMAT.file(name)) for name in sorted(records)
     }
-    training = [name for name in places if split_of(name) == TRAIN]
+    training = [name for name in paths if split_of(name) == TRAIN]
     digest = hashlib.sha256("".join(records[name]["sha256"] for name in training).encode())
     shards = []
     for split, name, count in in_splits(records, splits, limit):
@@ -50,8 +50,8 @@ def plan_from_regions(
         shard_digest = digest_of(record["sha256"], count, digest.hexdigest())
         limited = count < record["samples"]
         shards.append(
-            ShardOfRegions(split, name, count, shard_digest, places[name], limited=limited)
+            ShardOfRegions(split, name, count, shard_digest, paths[name], limited=limited)
         )
     if not shards:
         raise UserError(f"{folder}: no regions of {', '.join(splits)}", "Name other splits")
-    return shards, [places[name] for name in training]
+    return shards, [paths[name] for name in training]

@@ -101,8 +101,8 @@ class State:
         return finished
 
     def write_journal(self, journal: Journal) -> None:
-        place = self.path(f"{journal.shard}.journal.json")
-        storage.write_json(place, asdict(journal), durable=False)
+        path = self.path(f"{journal.shard}.journal.json")
+        storage.write_json(path, asdict(journal), durable=False)
 
     def journal(self, shard: str) -> Journal | None:
         return _journal(self._read(f"{shard}.journal.json"))

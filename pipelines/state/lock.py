@@ -121,7 +121,7 @@ def locked(folder: str, when_lost: Callable[[], None] = lambda: None) -> Iterato
         kernel = None if storage.is_remote(folder) else _kernel_lock(folder)
         if kernel is not None:
             stack.callback(kernel.release)
-            storage.write_json(_place(folder), asdict(me), durable=False)
+            storage.write_json(_path(folder), asdict(me), durable=False)
         else:
             _create(folder, me)
 
@@ -133,7 +133,7 @@ def locked(folder: str, when_lost: Callable[[], None] = lambda: None) -> Iterato
                         when_lost()
                         return
                     now = replace(me, beat=time.time())
-                    storage.write_json(_place(folder), asdict(now), durable=False)
+                    storage.write_json(_path(folder), asdict(now), durable=False)
 
         thread = threading.Thread(target=beat, daemon=True)
         thread.start()
@@ -143,18 +143,18 @@ def locked(folder: str, when_lost: Callable[[], None] = lambda: None) -> Iterato
             stop.set()
             thread.join()
             if not held.lost and not (kernel is None and _is_lost(folder, me, held)):
-                storage.remove(_place(folder))
+                storage.remove(_path(folder))
 
 
 def _kernel_lock(folder: str) -> filelock.BaseFileLock | None:
     """The kernel's lock, taken; None on a file system without. Raises UserError if it is held."""
-    place = storage.local_path(_guard(folder))
-    os.makedirs(os.path.dirname(place), exist_ok=True)
-    with open(place, "a"):
+    path = storage.local_path(_guard(folder))
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "a"):
         pass
     if _kernel_is_free(folder) is None:
         return None
-    lock = filelock.FileLock(place)
+    lock = filelock.FileLock(path)
     try:
         lock.acquire(timeout=KERNEL_SECONDS)
     except filelock.Timeout:
@@ -180,14 +180,14 @@ def _kernel_is_free(folder: str) -> bool | None:
 
 def _create(folder: str, me: Holder) -> None:
     """Creates the lock file, or takes over that of a dead owner. Raises UserError."""
-    if storage.create_json(_place(folder), asdict(me)):
+    if storage.create_json(_path(folder), asdict(me)):
         return
     before = _read(folder)
     if before is not None and before.id == me.id:  # the answer to a first try was lost
         return
     _watch(folder, before)
     # Of several that watched it, only one can create this file, and so only one replaces the lock.
-    claim = f"{_place(folder)}.after-{before.id if before is not None else 'damage'}"
+    claim = f"{_path(folder)}.after-{before.id if before is not None else 'damage'}"
     if not storage.create_json(claim, asdict(me)):
         raise UserError(
             f"{folder}: another job takes over the lock of a dead one",
@@ -196,7 +196,7 @@ def _create(folder: str, me: Holder) -> None:
     try:
         if _read(folder) != before:  # it was taken over and given back meanwhile
             raise UserError(f"{folder}: another job took the lock", "Wait for it or stop it")
-        storage.write_json(_place(folder), asdict(me))
+        storage.write_json(_path(folder), asdict(me))
     finally:
         storage.remove(claim)
 
@@ -228,14 +228,14 @@ def _at_work(folder: str, other: Holder) -> UserError:
 
 def _read(folder: str) -> Holder | None:
     try:
-        return Holder(**storage.read_json(_place(folder)))
+        return Holder(**storage.read_json(_path(folder)))
     except (FileNotFoundError, ValueError, TypeError):
         return None
 
 
-def _place(folder: str) -> str:
+def _path(folder: str) -> str:
     return storage.join(folder, FOLDER, "lock.json")
 
 
 def _guard(folder: str) -> str:
-    return f"{_place(folder)}.guard"
+    return f"{_path(folder)}.guard"

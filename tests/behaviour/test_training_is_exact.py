@@ -183,8 +183,8 @@ def test_no_whole_checkpoint_is_an_error(
     kind, whole = undisturbed
     run = tmp_path / "run"
     shutil.copytree(whole, run)
-    for place in (run / "checkpoints").iterdir():
-        damage(place / "training.safetensors")
+    for path in (run / "checkpoints").iterdir():
+        damage(path / "training.safetensors")
     done = train(kind, shards, run)
     assert done.returncode == 2
     assert "damaged, and no checkpoint before it is whole. Give another --out" in done.stderr

@@ -95,9 +95,9 @@ def test_another_format_version(
 ) -> None:
     """Keeps away: a folder of an older format read as one of today's, by any command."""
     shutil.copytree(workspace / "out", tmp_path / "out")
-    place = tmp_path / "out/sequences/provenance.json"
-    record = json.loads(place.read_text())
-    place.write_text(json.dumps({**record, "format_version": record["format_version"] - 1}))
+    path = tmp_path / "out/sequences/provenance.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "format_version": record["format_version"] - 1}))
     message = f"reads {record['format_version']}. Run the command again"
     for command in ("interpolate", "score-frames", "build"):
         mistaken(prepare(command, *arguments(workspace, tmp_path / "out", synth_root)), message)
@@ -157,10 +157,10 @@ def test_scores_of_other_sequences(
 ) -> None:
     """Keeps away: shards whose scores belong to frames that are no more."""
     shutil.copytree(workspace / "out", tmp_path / "out")
-    place = tmp_path / "out/sequences/provenance.json"
-    record = json.loads(place.read_text())
+    path = tmp_path / "out/sequences/provenance.json"
+    record = json.loads(path.read_text())
     record["shards"]["train-000000"]["sha256"] = "0" * 64
-    place.write_text(json.dumps(record))
+    path.write_text(json.dumps(record))
     mistaken(
         prepare("build", *arguments(workspace, tmp_path / "out", synth_root)), "of other sequences"
     )

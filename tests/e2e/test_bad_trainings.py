@@ -35,10 +35,10 @@ def vqgan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_weights.write_vqgan(tmp_path_factory.mktemp("weights") / "vqgan.safetensors")
 
 
-def write_shard(place: Path, vqgan: Path, scenes: range, captions: bool = True) -> None:
+def write_shard(path: Path, vqgan: Path, scenes: range, captions: bool = True) -> None:
     """Random tokens of scenes, half of them unchanged, without images."""
     rng = np.random.default_rng(0)
-    with tar.write_shard(str(place)) as (writer, _):
+    with tar.write_shard(str(path)) as (writer, _):
         for scene in scenes:
             for kind in ("change", "nochange"):
                 meta = {
@@ -61,9 +61,9 @@ def write_shard(place: Path, vqgan: Path, scenes: range, captions: bool = True) 
 
 @pytest.fixture(scope="module")
 def shard(tmp_path_factory: pytest.TempPathFactory, vqgan: Path) -> Path:
-    place = tmp_path_factory.mktemp("shards") / "train-000000.tar"
-    write_shard(place, vqgan, range(6))
-    return place
+    path = tmp_path_factory.mktemp("shards") / "train-000000.tar"
+    write_shard(path, vqgan, range(6))
+    return path
 
 
 def options(values: list[str]) -> list[str]:
@@ -200,12 +200,12 @@ def test_stage2(tmp_path: Path, shard: Path, runs: Path, more: list[str], messag
 
 
 def test_shards_that_cannot_be_captioned(tmp_path: Path, vqgan: Path, runs: Path) -> None:
-    place = tmp_path / "train-000000.tar"
-    write_shard(place, vqgan, range(4), captions=False)
-    arguments = ["--shards", place, "--out", tmp_path / "run"]
+    path = tmp_path / "train-000000.tar"
+    write_shard(path, vqgan, range(4), captions=False)
+    arguments = ["--shards", path, "--out", tmp_path / "run"]
     refused(["stage2", *arguments, "--init", runs / "stage1"], "the shards hold no captions")
-    refused(["evaluate", runs / "stage2", "--shards", place], "has a caption")
-    with tar.write_shard(str(place)) as (writer, _):
+    refused(["evaluate", runs / "stage2", "--shards", path], "has a caption")
+    with tar.write_shard(str(path)) as (writer, _):
         writer.add("a-b-0-change", {"json": b"{}"})
         writer.add("a-b-1-change", {"json": b"{}"})
     refused(["stage1", *arguments], "the shards hold no tokens")
@@ -302,11 +302,11 @@ def test_a_damaged_checkpoint(tmp_path: Path, runs: Path) -> None:
 
 
 def test_a_damaged_sample_to_be_captioned(tmp_path: Path, vqgan: Path, runs: Path) -> None:
-    place = tmp_path / "train-000000.tar"
-    write_shard(place, vqgan, range(2))
-    data = place.read_bytes()
-    place.write_bytes(data.replace(b"NUMPY", b"XXXXX", 1))
-    refused(["evaluate", runs / "stage2", "--shards", place], "train-000000.tar")
+    path = tmp_path / "train-000000.tar"
+    write_shard(path, vqgan, range(2))
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"NUMPY", b"XXXXX", 1))
+    refused(["evaluate", runs / "stage2", "--shards", path], "train-000000.tar")
 
 
 def test_one_process_where_the_loss_is_over_the_batch(

@@ -18,9 +18,9 @@ PACKAGES = ("cc_prep", "cc_train", "pipelines", "manifests")
 FILES = ("pyproject.toml", "README.md", "LICENSE")
 
 
-def build(place: Path) -> Path:
+def build(path: Path) -> Path:
     """The wheel of the working tree, built from a copy: a build leaves its folders behind."""
-    source = place / "source"
+    source = path / "source"
     for package in PACKAGES:
         no_cache = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / package, source / package, ignore=no_cache)
@@ -28,11 +28,11 @@ def build(place: Path) -> Path:
         shutil.copyfile(ROOT / file, source / file)
     done = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
-         "--wheel-dir", str(place), str(source)],
+         "--wheel-dir", str(path), str(source)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    [wheel] = place.glob("*.whl")
+    [wheel] = path.glob("*.whl")
     return wheel
 
 
@@ -40,6 +40,6 @@ def test_first_steps_from_the_wheel(tmp_path: Path) -> None:
     """Keeps away: what works in the checkout alone, such as a file that the wheel lacks, an import
     from tests, or a path relative to the repository.
     """
-    place = tmp_path / "new"
-    place.mkdir()
-    try_first_steps(Tried(place, build(tmp_path), download=False))
+    path = tmp_path / "new"
+    path.mkdir()
+    try_first_steps(Tried(path, build(tmp_path), download=False))

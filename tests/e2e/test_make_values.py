@@ -92,9 +92,9 @@ def test_shards_of_one_split_are_no_whole(tmp_path: Path) -> None:
     shards.mkdir(parents=True)
     (shards / "provenance.json").write_text('{\n "complete": true\n}')
     (shards / "train-000000.tar").touch()
-    place = f"OUT={tmp_path / 'out'}"
-    names = [words[0] for words in commands(tmp_path, "scorer", place)]
+    path = f"OUT={tmp_path / 'out'}"
+    names = [words[0] for words in commands(tmp_path, "scorer", path)]
     assert names == ["build", "verify", "scorer"]
     (shards / "val-000000.tar").touch()
     (tmp_path / "words.jsonl").unlink()
-    assert [words[0] for words in commands(tmp_path, "scorer", place)] == ["scorer"]
+    assert [words[0] for words in commands(tmp_path, "scorer", path)] == ["scorer"]

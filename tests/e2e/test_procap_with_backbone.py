@@ -40,9 +40,9 @@ def beams(*pairs: object, run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def without_features(place: Path, target: Path) -> None:
+def without_features(path: Path, target: Path) -> None:
     with training_shards.write_shard(str(target)) as (writer, _):
-        for key, members in tar.read_shard(str(place)):
+        for key, members in tar.read_shard(str(path)):
             meta = json.loads(members["json"])
             del meta["features"]
             edited = {**members, "json": json.dumps(meta).encode()}
@@ -76,8 +76,8 @@ def test_shards_without_features_are_captioned_from_their_images(
     out: Path, weights: Path, tmp_path: Path
 ) -> None:
     """They cannot be trained on: whoever tries is told how to build them."""
-    for place in (out / "shards").glob("*.tar"):
-        without_features(place, tmp_path / place.name)
+    for path in (out / "shards").glob("*.tar"):
+        without_features(path, tmp_path / path.name)
     done = cc_train("evaluate", out / "stage2", "--shards", tmp_path / "test-*.tar",
                     "--out", tmp_path / "evaluation", "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr

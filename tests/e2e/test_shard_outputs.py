@@ -90,10 +90,10 @@ def test_report_of_shards_alone(out: Path, tmp_path: Path, prepare: Command) -> 
 def test_report_without_the_weights_says_so(out: Path, tmp_path: Path, prepare: Command) -> None:
     """Keeps away: reconstructions by another network than the one that made the tokens."""
     shutil.copytree(out.parent / "fused", tmp_path / "out")
-    place = tmp_path / "out/shards/provenance.json"
-    record = json.loads(place.read_text())
+    path = tmp_path / "out/shards/provenance.json"
+    record = json.loads(path.read_text())
     record["weights"] = dict.fromkeys(record["weights"], "0" * 64)
-    place.write_text(json.dumps(record))
+    path.write_text(json.dumps(record))
     done = prepare("report", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert "not the file the tokens were made with" in (tmp_path / "out/report.html").read_text()

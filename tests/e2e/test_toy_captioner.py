@@ -51,14 +51,14 @@ def test_it_is_evaluated_reported_and_compared(tmp_path: Path, run: Path, shards
     page = (run / "report.html").read_text()
     assert "toy: run" in page
     assert page.count("data:image/jpeg") >= 2, "before and after of a pair"
-    place = tmp_path / "elsewhere"
-    done = cc_train("report", run, "--evaluation", place)
+    path = tmp_path / "elsewhere"
+    done = cc_train("report", run, "--evaluation", path)
     assert (done.returncode, "Evaluate first" in done.stderr) == (2, True)
-    (run / "evaluation").rename(place)
-    done = cc_train("report", run, "--evaluation", place, "--out", tmp_path / "page.html")
+    (run / "evaluation").rename(path)
+    done = cc_train("report", run, "--evaluation", path, "--out", tmp_path / "page.html")
     assert done.returncode == 0, done.stderr
     assert "told apart" in (tmp_path / "page.html").read_text()
-    place.rename(run / "evaluation")
+    path.rename(run / "evaluation")
     done = cc_train("compare", run, run, "--out", tmp_path / "compare.html")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "compare.html").exists()
@@ -135,9 +135,9 @@ def test_a_card_has_the_scores_of_its_own_weights(tmp_path: Path, run: Path, sha
     assert done.returncode == 0, done.stderr
     assert cc_train("export", run, tmp_path / "beams").returncode == 0
     assert "captions of 2 beams" in (tmp_path / "beams/README.md").read_text()
-    place = run / "evaluation/scores.json"
-    scores = json.loads(place.read_text())
-    place.write_text(json.dumps({**scores, "step": scores["step"] - 1}))
+    path = run / "evaluation/scores.json"
+    scores = json.loads(path.read_text())
+    path.write_text(json.dumps({**scores, "step": scores["step"] - 1}))
     done = cc_train("export", run, tmp_path / "older")
     assert (done.returncode, "Evaluate again" in done.stderr) == (2, True)
     assert not (tmp_path / "older").exists()

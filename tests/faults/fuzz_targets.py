@@ -78,20 +78,20 @@ ROWS = [{"before": "a.png", "after": "b.png", "caption": "a dog", "id": "1", "sp
 TENSORS = {"a.weight": torch.ones(2, 3), "b": torch.zeros(1)}
 
 
-def _scores(place: Path) -> None:
-    for _, row in scores.read_shard(str(place)):
+def _scores(path: Path) -> None:
+    for _, row in scores.read_shard(str(path)):
         scores.decode(row)
 
 
-def _rejects(place: Path) -> None:
+def _rejects(path: Path) -> None:
     try:
-        rejects.read(str(place.parent))
+        rejects.read(str(path.parent))
     except ValueError:  # as its docstring says: pyarrow.ArrowInvalid is one
         raise UserError("no rejects") from None
 
 
-def _override(place: Path) -> None:
-    text = place.read_bytes().decode("utf-8", "replace")
+def _override(path: Path) -> None:
+    text = path.read_bytes().decode("utf-8", "replace")
     manifest.load("synth", [text])
 
 
@@ -99,36 +99,36 @@ SPOT = procap.Names("spot", "spot_the_diff")
 SEVEN = ImagePair("spot", "train", "7", "change", "b.png", "a.png")
 
 
-def _procap_scores(place: Path) -> None:
-    entries = procap.read_scores(str(place.parent), SPOT)
+def _procap_scores(path: Path) -> None:
+    entries = procap.read_scores(str(path.parent), SPOT)
     procap.scores_of(entries, SPOT, SEVEN, ("one",), 3)
 
 
-def _videos(place: Path) -> None:
-    videos = procap.Videos(str(place.parent), SPOT)
+def _videos(path: Path) -> None:
+    videos = procap.Videos(str(path.parent), SPOT)
     videos.count("change")
     videos.frames(SEVEN)
 
 
-def _hdf5(place: Path) -> None:
-    with h5py.File(place, "w") as file:
+def _hdf5(path: Path) -> None:
+    with h5py.File(path, "w") as file:
         file.create_dataset("7", data=np.zeros((3, 3, 4, 4), np.uint8), compression="gzip")
 
 
-def _checkpoint(place: Path) -> None:
+def _checkpoint(path: Path) -> None:
     for name in (checkpoints.MODEL, checkpoints.TRAINING):
-        save_file(TENSORS, place.parent / name)
-    checkpoints.read(place.parents[2], 5)
+        save_file(TENSORS, path.parent / name)
+    checkpoints.read(path.parents[2], 5)
 
 
-def _rows(place: Path) -> None:
-    _pairs(manifest.load("own", root=str(place.parent)))
+def _rows(path: Path) -> None:
+    _pairs(manifest.load("own", root=str(path.parent)))
 
 
-def _import(place: Path) -> None:
-    run = place.parent / "run"
+def _import(path: Path) -> None:
+    run = path.parent / "run"
     shutil.rmtree(run, ignore_errors=True)
-    list(import_checkpoint.make_run(str(place), run, None, 8, 20, None))
+    list(import_checkpoint.make_run(str(path), run, None, 8, 20, None))
 
 
 def simple(folder: Path) -> dict[str, Target]:

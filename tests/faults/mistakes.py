@@ -160,8 +160,8 @@ def prepare(folder: Path, synth_root: Path, prep: Callable[..., Done]) -> None:
     for step in ("interpolate", "score-frames"):
         done = prep(step, "synth", "--root", synth_root, "--out", folder / "out", *options)
         assert done.returncode == 0, done.stderr
-    place = ("--root", synth_root, "--out", folder / "found")
-    done = prep("changes", "synth", *place, *FAST.split())
+    path = ("--root", synth_root, "--out", folder / "found")
+    done = prep("changes", "synth", *path, *FAST.split())
     assert done.returncode == 0, done.stderr
     done = stages.train("stage1", folder / "weights", pattern, folder / "run", "--steps", "2")
     assert done.returncode == 0, done.stderr
@@ -239,10 +239,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, commands.one_ray():
         root = Path(name, "synth")
         list(dataset.make(str(root), 6, dataset.Settings(seed=5, size=64, samples=4, truth=True)))
-        place = Path(name, "here")
-        place.mkdir()
-        prepare(place, root, commands.cc_prep)
-        with inside(place):
+        path = Path(name, "here")
+        path.mkdir()
+        prepare(path, root, commands.cc_prep)
+        with inside(path):
             for command in MISTAKES:
                 try:
                     print(row(command, line_of(command)))

@@ -154,34 +154,34 @@ def run(command: list[str], more: dict[str, str]) -> int:
 
 
 @contextlib.contextmanager
-def mounted(place: Path, megabytes: int) -> Iterator[Path]:
-    """A disk of its own at `place`. Skips the test for who may not mount one."""
-    place.mkdir()
-    options = ["-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(place)]
+def mounted(path: Path, megabytes: int) -> Iterator[Path]:
+    """A disk of its own at `path`. Skips the test for who may not mount one."""
+    path.mkdir()
+    options = ["-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path)]
     if not _as_root("mount", *options):
         pytest.skip("needs the right to mount a disk: root, or sudo without a password")
     try:
-        yield place
+        yield path
     finally:
-        assert _as_root("umount", "--lazy", str(place))
-        while _as_root("umount", "--lazy", str(place)):
+        assert _as_root("umount", "--lazy", str(path))
+        while _as_root("umount", "--lazy", str(path)):
             """A second mount that a failed test left."""
 
 
-def remount(place: Path, how: str) -> None:
+def remount(path: Path, how: str) -> None:
     """Makes a mounted disk `ro`, and `rw` again."""
     # A job holds its lock's file open for writing, and the kernel refuses to make such a mount
     # read-only: a second mount of the same disk, on top of it, is what paths lead to from then on.
     if how == "ro":
-        assert _as_root("mount", "--bind", str(place), str(place))
-        assert _as_root("mount", "-o", "remount,ro,bind", str(place))
+        assert _as_root("mount", "--bind", str(path), str(path))
+        assert _as_root("mount", "-o", "remount,ro,bind", str(path))
     else:
-        assert _as_root("umount", "--lazy", str(place))
+        assert _as_root("umount", "--lazy", str(path))
 
 
-def fill(place: Path) -> None:
+def fill(path: Path) -> None:
     """A file that takes all the room there is."""
-    with contextlib.suppress(OSError), place.open("wb", buffering=0) as file:
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * 4096)
 

@@ -28,10 +28,10 @@ def main() -> None:
         options = small_weights.build_options(folder, folder / "synth", 4)
         expected = built(folder / "here", options, None)
         for version in sys.argv[1:] or [OLDEST]:
-            place = folder / version
+            path = folder / version
             pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
-            subprocess.run([*pip, str(place), f"ray=={version}"], check=True)
-            actual = built(folder / f"out-{version}", options, place)
+            subprocess.run([*pip, str(path), f"ray=={version}"], check=True)
+            actual = built(folder / f"out-{version}", options, path)
             print(f"ray {version}: {'the same bytes' if actual == expected else 'OTHER BYTES'}")
 
 

@@ -56,8 +56,8 @@ def damaged(data: bytes, changes: list[tuple[str, float, object]]) -> bytes:
 
 def fuzz(target: fuzz_targets.Target, folder: Path) -> int:
     """Gives the parser damaged files; how many."""
-    place = folder / target.name
-    place.parent.mkdir(parents=True, exist_ok=True)
+    path = folder / target.name
+    path.parent.mkdir(parents=True, exist_ok=True)
     count = 0
 
     @settings(
@@ -70,14 +70,14 @@ def fuzz(target: fuzz_targets.Target, folder: Path) -> int:
     def run(changes: list[tuple[str, float, object]]) -> None:
         nonlocal count
         count += 1
-        place.write_bytes(damaged(target.seed, changes))
+        path.write_bytes(damaged(target.seed, changes))
         with contextlib.suppress(*fuzz_targets.REFUSALS):
-            target.parse(place)
+            target.parse(path)
 
     try:
         run()
     finally:
-        place.write_bytes(target.seed)
+        path.write_bytes(target.seed)
     return count
 
 
@@ -92,10 +92,10 @@ def test_all_parsers_are_tried(simple: dict[str, fuzz_targets.Target]) -> None:
 
 @pytest.mark.parametrize("name", SIMPLE)
 def test_parser(tmp_path: Path, simple: dict[str, fuzz_targets.Target], name: str) -> None:
-    place = tmp_path / simple[name].name
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_bytes(simple[name].seed)
-    simple[name].parse(place)  # what is right is read
+    path = tmp_path / simple[name].name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(simple[name].seed)
+    simple[name].parse(path)  # what is right is read
     print(f"{name}: {fuzz(simple[name], tmp_path)} inputs")
 
 

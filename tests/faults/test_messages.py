@@ -12,9 +12,9 @@ from tests.faults import mistakes
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: Command) -> Path:
-    place = tmp_path_factory.mktemp("mistakes")
-    mistakes.prepare(place, synth_root, prepare)
-    return place
+    path = tmp_path_factory.mktemp("mistakes")
+    mistakes.prepare(path, synth_root, prepare)
+    return path
 
 
 @pytest.fixture(scope="module")

@@ -71,15 +71,15 @@ def test_every_request_is_tried_again(store: bad_store.Store, fault: str) -> Non
     store.fail(0.3, (fault,))
     data = os.urandom(300_000)
     for number in range(tries(4)):
-        place = f"s3://bucket/{fault.replace(' ', '-')}/{number % 50}.bin"
-        storage.write_bytes(place, data)
-        assert storage.read_bytes(place) == data
-        assert storage.read_range(place, 1000, 70_000) == data[1000:71_000]
-        with storage.open_read(place) as file:
+        path = f"s3://bucket/{fault.replace(' ', '-')}/{number % 50}.bin"
+        storage.write_bytes(path, data)
+        assert storage.read_bytes(path) == data
+        assert storage.read_range(path, 1000, 70_000) == data[1000:71_000]
+        with storage.open_read(path) as file:
             assert file.read(200_000) + file.read() == data
-        assert storage.size(place) == len(data)
-        storage.remove(place)
-        assert not storage.exists(place)
+        assert storage.size(path) == len(data)
+        storage.remove(path)
+        assert not storage.exists(path)
     assert store.done[fault] > 0
     print(dict(store.done))
 

@@ -97,8 +97,8 @@ def test_random_kills(undisturbed: Path, tmp_path: Path, synth_root: Path, prep:
 @pytest.fixture
 def disk(tmp_path: Path) -> object:
     """A disk of 100 MB of its own, for whoever may mount one."""
-    with processes.mounted(tmp_path / "disk", 100) as place:
-        yield place
+    with processes.mounted(tmp_path / "disk", 100) as path:
+        yield path
 
 
 def test_a_disk_that_fills_up(

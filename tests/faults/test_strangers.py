@@ -63,36 +63,36 @@ def member(name: str, data: bytes = b"{}", **fields: object) -> tuple[tarfile.Ta
     return info, data
 
 
-def written(place: Path, *members: tuple[tarfile.TarInfo, bytes]) -> str:
-    with tarfile.open(place, "w") as file:
+def written(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> str:
+    with tarfile.open(path, "w") as file:
         for info, data in members:
             file.addfile(info, io.BytesIO(data))
-    return str(place)
+    return str(path)
 
 
-def shard(place: Path, **other: bytes) -> str:
+def shard(path: Path, **other: bytes) -> str:
     """A shard of one sample that is sequence and training sample at once."""
     named = {name.replace("_", "."): data for name, data in other.items()}
-    return written(place, *(member(f"{KEY}.{n}", d) for n, d in {**MEMBERS, **named}.items()))
+    return written(path, *(member(f"{KEY}.{n}", d) for n, d in {**MEMBERS, **named}.items()))
 
 
-def read_all(place: str) -> None:
+def read_all(path: str) -> None:
     """Everything that the preparation and the trainer read of a shard."""
-    for one in sequences.read(place):
+    for one in sequences.read(path):
         one.pair()
         one.frames()
 
 
-def train_all(place: str) -> None:
-    for entry in shard_index.read([place]):
+def train_all(path: str) -> None:
+    for entry in shard_index.read([path]):
         entry.meta()
         sample = entry.read()
         for frame in sample.images:
             sample.image(frame)
 
 
-def index_all(place: str) -> None:
-    for sample in sequence_index.read_index([place]):
+def index_all(path: str) -> None:
+    for sample in sequence_index.read_index([path]):
         for frame in sample.frames:
             sample.image(frame)
 
@@ -129,9 +129,9 @@ def test_a_good_shard_is_read(tmp_path: Path, reader: str) -> None:
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_members(tmp_path: Path, name: str, reader: str) -> None:
-    place = written(tmp_path / "a.tar", *HOSTILE[name])
+    path = written(tmp_path / "a.tar", *HOSTILE[name])
     with pytest.raises(REFUSALS) as caught:
-        READERS[reader](place)
+        READERS[reader](path)
     assert len(str(caught.value).splitlines()) == 1
     assert "a.tar" in str(caught.value)
 
@@ -155,12 +155,12 @@ def test_pickles_are_never_run(tmp_path: Path, reader: str) -> None:
     more = {"pkl": payload, "pyd": payload, "pickle": payload, "pth": payload}
     READERS[reader](shard(tmp_path / "a.tar", **more))
     objects = npy(np.array([planted.Payload(tmp_path / "RAN")], object), pickled=True)
-    place = shard(tmp_path / "b.tar", tokens_npy=objects, scores_npy=objects)
+    path = shard(tmp_path / "b.tar", tokens_npy=objects, scores_npy=objects)
     if reader == "catalogue":
         with pytest.raises(tar.DamagedShard, match="is object"):
-            READERS[reader](place)
+            READERS[reader](path)
     else:
-        READERS[reader](place)
+        READERS[reader](path)
     assert not (tmp_path / "RAN").exists()
 
 
@@ -174,9 +174,9 @@ def test_image_bombs_in_a_shard(tmp_path: Path, reader: str, side: int) -> None:
 def lists_of_captions(root: Path, text: str) -> str:
     """An annotation file with something in place of a caption."""
     miniatures.spot(root)
-    place = root / "annotations/train.json"
-    place.write_text('[{"img_id": "7", "sentences": [' + text + "]}]")
-    return str(place)
+    path = root / "annotations/train.json"
+    path.write_text('[{"img_id": "7", "sentences": [' + text + "]}]")
+    return str(path)
 
 
 @pytest.mark.parametrize("text", ["NaN", "3", "null", "[" * 50_000, '{"a": 1}', "1e999", '"\\ud8"'])
@@ -269,11 +269,11 @@ def test_safetensors_with_lying_headers(tmp_path: Path, how: str) -> None:
     (tmp_path / "a.safetensors").write_bytes(lying(how))
     with pytest.raises(UserError):
         weights.read_tensors(tmp_path / "a.safetensors")
-    place = checkpoints.write(tmp_path, 5, {"a": torch.ones(1)}, {}, {"a": torch.ones(1)}, {})
-    (place / checkpoints.TRAINING).write_bytes(lying(how))
-    state = json.loads((place / checkpoints.STATE).read_text())
-    state["sha256"][checkpoints.TRAINING] = sha256(place / checkpoints.TRAINING)
-    (place / checkpoints.STATE).write_text(json.dumps(state))
+    path = checkpoints.write(tmp_path, 5, {"a": torch.ones(1)}, {}, {"a": torch.ones(1)}, {})
+    (path / checkpoints.TRAINING).write_bytes(lying(how))
+    state = json.loads((path / checkpoints.STATE).read_text())
+    state["sha256"][checkpoints.TRAINING] = sha256(path / checkpoints.TRAINING)
+    (path / checkpoints.STATE).write_text(json.dumps(state))
     with pytest.raises(UserError):
         checkpoints.read(tmp_path, 5)
 
@@ -319,9 +319,9 @@ def test_html_in_captions_does_not_run(tmp_path: Path, prepare: Command) -> None
     done = cc_train("report", run, "--out", tmp_path / "train.html")
     assert done.returncode == 0, done.stderr
 
-    for place in (page, tmp_path / "train.html"):
-        assert "script-src" in place.read_text() or "default-src 'none'" in place.read_text()
-        dom = opened(place.read_text(), tmp_path)
+    for path in (page, tmp_path / "train.html"):
+        assert "script-src" in path.read_text() or "default-src 'none'" in path.read_text()
+        dom = opened(path.read_text(), tmp_path)
         assert "data-pictures" in dom, "the probe did not run, so nothing was shown"
         assert "&lt;script&gt;document.body.dataset.ran" in dom
         assert "data-ran" not in dom

@@ -30,11 +30,11 @@ KEYS = [path for folder in golden("procap_keys") for path in sorted(folder.glob(
 STAGE1, STAGE2 = golden("procap_stage1"), golden("procap_stage2")
 
 
-def published(folder: Path, place: Path, wrapper: str, extra: object = None) -> Path:
+def published(folder: Path, path: Path, wrapper: str, extra: object = None) -> Path:
     """A file as the reference writes it: tensors among configuration objects."""
     tensors = load_file(folder / "weights.safetensors")
-    torch.save({wrapper: tensors, "opt": argparse.Namespace(a=1), "epoch": 3, "x": extra}, place)
-    return place
+    torch.save({wrapper: tensors, "opt": argparse.Namespace(a=1), "epoch": 3, "x": extra}, path)
+    return path
 
 
 @pytest.mark.parametrize("file", KEYS, ids=lambda f: f.stem)

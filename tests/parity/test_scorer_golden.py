@@ -146,11 +146,11 @@ def test_what_the_encoder_sees(folder: Path, run: str) -> None:
         )
         sides = zip(("before", "after"), (new_before, new_after), matched, pair, strict=True)
         for i, (side, new, match, old) in enumerate(sides):
-            place = f"mid/{run}/enc/layer{number}/{side}_side"
-            one.close(new, f"{place}/out", "mid")
-            one.close(queries.scale * match, f"{place}/mtm", "mid")
+            name = f"mid/{run}/enc/layer{number}/{side}_side"
+            one.close(new, f"{name}/out", "mid")
+            one.close(queries.scale * match, f"{name}/mtm", "mid")
             weights = averaged(layer.attention, old, pair[1 - i])
-            one.close(weights, f"{place}/att_mean", "mid")
+            one.close(weights, f"{name}/att_mean", "mid")
         pair = new_before, new_after
 
 
@@ -159,18 +159,18 @@ def test_what_the_encoder_sees(folder: Path, run: str) -> None:
 @torch.no_grad()
 def test_what_the_decoder_says(folder: Path, run: str) -> None:
     one = shared(folder)
-    speaker, place = one.network.speaker, f"mid/{run}/dec"
+    speaker, name = one.network.speaker, f"mid/{run}/dec"
     ids, visible = one.arrays[f"in/{run}_labels"], one.arrays[f"in/{run}_mask"]
     memory = one.arrays[f"mid/{run}/enc/diff"]
     core = speaker.core
     x = core.position_enc(core.embed(ids))
-    one.close(x, f"{place}/embed_plus_pe", "mid")
+    one.close(x, f"{name}/embed_plus_pe", "mid")
     x = core.fc(x)
-    one.close(x, f"{place}/input_h", "mid")
+    one.close(x, f"{name}/input_h", "mid")
     causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
     mask = (visible.bool()[:, None] & causal)[:, None]
     for number, layer in enumerate(core.layer):
-        under = f"{place}/layer{number}"
+        under = f"{name}/layer{number}"
         attended = layer.self_attention(x, x, mask, False)
         one.close(attended, f"{under}/self_att", "mid")
         a = layer.norm1(attended + x)
@@ -184,13 +184,13 @@ def test_what_the_decoder_says(folder: Path, run: str) -> None:
         one.close(layer.hidden_intermediate(c), f"{under}/ffn_gelu", "mid")
         x, _ = layer(x, memory, mask, False)
         one.close(x, f"{under}/out", "mid")
-    one.close(speaker.hidden(ids, memory, visible), f"{place}/hidden", "mid")
-    one.close(speaker(ids, memory, visible), f"{place}/logits", "mid")
+    one.close(speaker.hidden(ids, memory, visible), f"{name}/hidden", "mid")
+    one.close(speaker(ids, memory, visible), f"{name}/logits", "mid")
     assert torch.equal(speaker.looked(ids, memory, visible).looked, looked)
     # Without the mask of padding the words have the same logits: what we train with.
     valid = one.arrays[f"in/{run}_targets"] >= 0
     bare = speaker(ids, memory)
-    torch.testing.assert_close(bare[valid], one.arrays[f"{place}/logits"][valid])
+    torch.testing.assert_close(bare[valid], one.arrays[f"{name}/logits"][valid])
 
 
 @each_folder
@@ -198,16 +198,16 @@ def test_what_the_decoder_says(folder: Path, run: str) -> None:
 @torch.no_grad()
 def test_what_cbr_makes_up(folder: Path, run: str) -> None:
     one = shared(folder)
-    cbr, place = one.reconstruction, f"mid/{run}/cbr"
+    cbr, name = one.reconstruction, f"mid/{run}/cbr"
     names = ("enc/proj_before", "enc/proj_after", "dec/hidden")
     before, after, hidden = (one.arrays[f"mid/{run}/{name}"] for name in names)
     sentence = sentence_of(hidden, one.arrays[f"in/{run}_mask"], over_slots=True)
-    one.close(sentence, f"{place}/sent_mean", "mid")
+    one.close(sentence, f"{name}/sent_mean", "mid")
     made_up = cbr(before, sentence)
     side = one.meta["config"]["grid"]
     maps = made_up.transpose(1, 2).unflatten(2, (side, side))
-    one.close(maps, f"{place}/hallucination_BDHW", "mid")
-    one.close(cbr.scale * token_matching(*cbr.queries(made_up, after)), f"{place}/mtm", "mid")
+    one.close(maps, f"{name}/hallucination_BDHW", "mid")
+    one.close(cbr.scale * token_matching(*cbr.queries(made_up, after)), f"{name}/mtm", "mid")
 
 
 @each_folder

@@ -36,7 +36,7 @@ def vectors() -> dict[str, torch.Tensor]:
 VECTORS = vectors()
 
 
-def save(place: Path, monkeypatch: pytest.MonkeyPatch, legacy: bool = False, **more: Any) -> Path:
+def save(path: Path, monkeypatch: pytest.MonkeyPatch, legacy: bool = False, **more: Any) -> Path:
     """A file as the public code writes it: its sizes are of a class that is not here."""
     module_name, _, name = CLASS.rpartition(".")
     parent, module = types.ModuleType("utils"), types.ModuleType(module_name)
@@ -59,17 +59,17 @@ def save(place: Path, monkeypatch: pytest.MonkeyPatch, legacy: bool = False, **m
         "model_cfg": cls(model=cls(sizes)),
         **more,
     }
-    torch.save(content, place, _use_new_zipfile_serialization=not legacy)
+    torch.save(content, path, _use_new_zipfile_serialization=not legacy)
     for name in ("utils", module_name):
         monkeypatch.delitem(sys.modules, name)
-    return place
+    return path
 
 
 def vocabulary(folder: Path, count: int = SIZES["vocab_size"]) -> Path:
-    place = folder / "vocab.json"
+    path = folder / "vocab.json"
     words = [*MARKS, *(f"w{i}" for i in range(count - len(MARKS)))]
-    place.write_text(json.dumps({word: number for number, word in enumerate(words)}))
-    return place
+    path.write_text(json.dumps({word: number for number, word in enumerate(words)}))
+    return path
 
 
 def run_import(*arguments: object) -> None:

@@ -46,7 +46,7 @@ def comparison(ablation: ModuleType) -> ModuleType:
 def test_programs_start_by_their_path() -> None:
     """Keeps away: a program that imports what lies beside benchmarks/, and so only starts where
     PYTHONPATH names the checkout."""
-    names = sorted(place.stem for place in (ROOT / "benchmarks").glob("*.py"))
+    names = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py"))
     variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, "-c", IMPORT_ALL, *names],

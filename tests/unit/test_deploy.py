@@ -145,9 +145,9 @@ def test_manifests_take_the_image_and_the_claim_that_the_page_makes() -> None:
     """Keeps away: a pod that waits for ever for an image that nobody built or a claim that nobody
     made, or whose user may not write there."""
     built = re.findall(r"-t REGISTRY/(\S+)", (ROOT / "docs/cluster.md").read_text())
-    texts = [place.read_text() for place in MANIFESTS]
+    texts = [path.read_text() for path in MANIFESTS]
     assert {image for text in texts for image in re.findall(r"image: \S+?/(\S+)", text)} == {*built}
-    contents = {place.name: yaml.safe_load(place.read_text()) for place in MANIFESTS}
+    contents = {path.name: yaml.safe_load(path.read_text()) for path in MANIFESTS}
     pod = contents["train-job.yaml"]["spec"]["template"]["spec"]
     claims = [volume.get("persistentVolumeClaim") for volume in pod["volumes"]]
     assert {"claimName": contents["runs-claim.yaml"]["metadata"]["name"]} in claims

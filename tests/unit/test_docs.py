@@ -35,8 +35,8 @@ def broken_links(document: Path) -> list[str]:
     for target in LINK.findall(prose):
         if re.match(r"[a-z]+:", target):
             continue
-        place, _, anchor = target.partition("#")
-        file = folder / place if place else document
+        path, _, anchor = target.partition("#")
+        file = folder / path if path else document
         if not file.exists() or (anchor and anchor not in anchors(file.read_text("utf-8"))):
             broken.append(target)
     return broken

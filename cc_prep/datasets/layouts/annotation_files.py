@@ -13,17 +13,17 @@ LITTER = ("thumbs.db", "desktop.ini")  # Windows leaves them in folders of image
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar")
 
 
-def read_json(place: str, kind: type, layout: str) -> Any:
+def read_json(path: str, kind: type, layout: str) -> Any:
     """The value in a JSON file, a list or an object as `kind` says. Raises UserError."""
     try:
-        value = storage.read_json(place)
+        value = storage.read_json(path)
     except FileNotFoundError:
-        raise missing(place, "file", layout) from None
+        raise missing(path, "file", layout) from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{place}: not JSON ({error})", "Fetch or write it again") from None
+        raise UserError(f"{path}: not JSON ({error})", "Fetch or write it again") from None
     if not isinstance(value, kind):
         what = "list" if kind is list else "object"
-        raise UserError(f"{place}: not a JSON {what}", "Fetch or write it again")
+        raise UserError(f"{path}: not a JSON {what}", "Fetch or write it again")
     return value
 
 
@@ -31,26 +31,26 @@ class MissingPart(UserError):
     """A file, folder or split of a layout that is not there; any other damage is no such error."""
 
 
-def missing(place: str, what: str, layout: str) -> MissingPart:
+def missing(path: str, what: str, layout: str) -> MissingPart:
     """The error of a file or folder that a layout has and that is not there."""
-    place = place.replace("/./", "/")
-    folder, name = place.rstrip("/").rpartition("/")[::2]
+    path = path.replace("/./", "/")
+    folder, name = path.rstrip("/").rpartition("/")[::2]
     archives = [one for one in storage.list_files(folder) if one.lower().endswith(ARCHIVES)]
     # What bears the name is the likeliest to hold it.
     archives.sort(key=lambda one: not one.startswith(name.partition(".")[0]))
     if archives:
         return MissingPart(
-            f"no {what} {place}, but {archives[0]} is there", "Unpack the archive there"
+            f"no {what} {path}, but {archives[0]} is there", "Unpack the archive there"
         )
-    return MissingPart(f"no {what} {place}", f"{layout}'s layout has it; is --root its top folder?")
+    return MissingPart(f"no {what} {path}", f"{layout}'s layout has it; is --root its top folder?")
 
 
-def check_rows(place: str, entries: list[Any], checks: Mapping[str, Callable[[Any], bool]]) -> None:
+def check_rows(path: str, entries: list[Any], checks: Mapping[str, Callable[[Any], bool]]) -> None:
     """Raises UserError for a row that lacks a key, or whose value fails its check."""
     for number, row in enumerate(entries):
         for key, is_valid in checks.items():
             if not isinstance(row, dict) or key not in row or not is_valid(row[key]):
-                raise UserError(f"{place}: row {number} has no usable {key!r}", "Fix the file")
+                raise UserError(f"{path}: row {number} has no usable {key!r}", "Fix the file")
 
 
 def is_id(value: Any) -> bool:
@@ -149,8 +149,8 @@ def parts(root: str, part_names: Iterable[Iterable[str]]) -> dict[str, bool]:
 
 def first_file(root: str, names: Iterable[str]) -> str:
     """The first of some files that is there; else where the first should be."""
-    places = [storage.join(root, name) for name in names]
-    return next((place for place in places if storage.exists(place)), places[0])
+    paths = [storage.join(root, name) for name in names]
+    return next((path for path in paths if storage.exists(path)), paths[0])
 
 
 def first_folder(root: str, names: Iterable[str], layout: str) -> str:

@@ -61,8 +61,8 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     # Asked once: on an object store a look for each of 80,000 pairs would take an hour.
     has_truth = storage.is_folder(storage.join(root, "truth"))
     truth = _truth(root, sorted(set(indices))) if has_truth else {}
-    place = storage.join(root, "facts.json")
-    facts = _facts(place) if storage.exists(place) else {CHANGE: {}, NO_CHANGE: {}}
+    path = storage.join(root, "facts.json")
+    facts = _facts(path) if storage.exists(path) else {CHANGE: {}, NO_CHANGE: {}}
     return [
         _pair(
             manifest,
@@ -203,61 +203,61 @@ def _truth_faults(root: str, indices: Iterable[int]) -> list[str]:
 
 
 def _splits(root: str) -> dict[str, list[int]]:
-    place = storage.join(root, "splits.json")
-    value: dict[str, list[int]] = annotation_files.read_json(place, dict, LAYOUT)
+    path = storage.join(root, "splits.json")
+    value: dict[str, list[int]] = annotation_files.read_json(path, dict, LAYOUT)
     if not all(
         isinstance(v, list) and all(type(i) is int and 0 <= i < 10**6 for i in v)
         for v in value.values()
     ):
-        raise UserError(f"{place}: a split is not a list of numbers", "See docs/formats.md")
+        raise UserError(f"{path}: a split is not a list of numbers", "See docs/formats.md")
     return value
 
 
 def _captions(root: str, kind: str) -> dict[str, list[str]]:
-    place = storage.join(root, f"{kind}_captions.json")
-    value: dict[str, list[str]] = annotation_files.read_json(place, dict, LAYOUT)
+    path = storage.join(root, f"{kind}_captions.json")
+    value: dict[str, list[str]] = annotation_files.read_json(path, dict, LAYOUT)
     for name, captions in value.items():
         if not isinstance(captions, list) or not all(isinstance(c, str) for c in captions):
-            raise UserError(f"{place}: {name} has no list of captions", "Fix the file")
+            raise UserError(f"{path}: {name} has no list of captions", "Fix the file")
     return value
 
 
-def facts_by_image_id(place: str) -> dict[str, Facts]:
+def facts_by_image_id(path: str) -> dict[str, Facts]:
     """What truly changed by the pairs' official ids, of a file that `cc-prep synth` wrote.
 
     Raises UserError for a file that is not there or is no such file.
     """
     return {
         _image_id(name.removeprefix("CLEVR_default_").removesuffix(".png"), kind): facts
-        for kind, by_name in _facts(place).items()
+        for kind, by_name in _facts(path).items()
         for name, facts in by_name.items()
     }
 
 
-def _facts(place: str) -> dict[str, dict[str, Facts]]:
+def _facts(path: str) -> dict[str, dict[str, Facts]]:
     """By kind and name of the before image."""
-    value: dict[str, Any] = annotation_files.read_json(place, dict, LAYOUT)
+    value: dict[str, Any] = annotation_files.read_json(path, dict, LAYOUT)
     facts_of: dict[str, dict[str, Facts]] = {}
     for kind in (CHANGE, NO_CHANGE):
         entries = value.get(kind)
         if not isinstance(entries, dict):
-            raise UserError(f"{place}: no {kind} in it", "Run cc-prep synth again")
+            raise UserError(f"{path}: no {kind} in it", "Run cc-prep synth again")
         try:
             facts_of[kind] = {name: Facts.from_json(facts) for name, facts in entries.items()}
         except ValueError as error:
-            raise UserError(f"{place}: {kind}: {error}", "Run cc-prep synth again") from None
+            raise UserError(f"{path}: {kind}: {error}", "Run cc-prep synth again") from None
     return facts_of
 
 
 def _types(root: str) -> dict[int, str]:
-    place = storage.join(root, "type_mapping.json")
+    path = storage.join(root, "type_mapping.json")
     types: dict[int, str] = {}
-    for name, files in annotation_files.read_json(place, dict, LAYOUT).items():
+    for name, files in annotation_files.read_json(path, dict, LAYOUT).items():
         if not isinstance(files, list):
-            raise UserError(f"{place}: {name} is not a list of file names", "Fix the file")
+            raise UserError(f"{path}: {name} is not a list of file names", "Fix the file")
         for file in files:
             stem = str(file).removesuffix(".png")
             if not stem.isdecimal():
-                raise UserError(f"{place}: {name}: {file!r} is not NNNNNN.png", "Fix the file")
+                raise UserError(f"{path}: {name}: {file!r} is not NNNNNN.png", "Fix the file")
             types[int(stem)] = name
     return types

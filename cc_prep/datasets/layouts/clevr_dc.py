@@ -118,36 +118,36 @@ def _number(name: Any) -> int | None:
 
 
 def _splits(root: str) -> dict[str, list[int]]:
-    place = annotation_files.first_file(root, SPLITS)
+    path = annotation_files.first_file(root, SPLITS)
     indices: dict[str, list[int]] = {}
-    for split, entries in annotation_files.read_json(place, dict, LAYOUT).items():
+    for split, entries in annotation_files.read_json(path, dict, LAYOUT).items():
         numbers = [_number(one) for one in entries] if isinstance(entries, list) else [None]
         if None in numbers:
-            raise UserError(f"{place}: {split} is not a list of numbers", "Fetch it again")
+            raise UserError(f"{path}: {split} is not a list of numbers", "Fetch it again")
         indices[split] = [number for number in numbers if number is not None]
     return indices
 
 
 def _captions(root: str) -> dict[int, tuple[str, ...]]:
-    place = annotation_files.first_file(root, CAPTIONS)
+    path = annotation_files.first_file(root, CAPTIONS)
     captions: dict[int, tuple[str, ...]] = {}
-    for name, sentences in annotation_files.read_json(place, dict, LAYOUT).items():
+    for name, sentences in annotation_files.read_json(path, dict, LAYOUT).items():
         number = _number(name)
         if number is None or not annotation_files.are_captions(sentences):
-            raise UserError(f"{place}: {name!r} has no list of captions", "Fix the file")
+            raise UserError(f"{path}: {name!r} has no list of captions", "Fix the file")
         captions[number] = tuple(one.strip() for one in sentences if one.strip())
     return captions
 
 
 def _types(root: str) -> dict[int, str]:
-    place = annotation_files.first_file(root, TYPES)
-    if not storage.exists(place):
+    path = annotation_files.first_file(root, TYPES)
+    if not storage.exists(path):
         return {}
     types: dict[int, str] = {}
-    for kind, names in annotation_files.read_json(place, dict, LAYOUT).items():
+    for kind, names in annotation_files.read_json(path, dict, LAYOUT).items():
         for name in names if isinstance(names, list) else [None]:
             number = _number(name)
             if number is None:
-                raise UserError(f"{place}: {kind}: {name!r} is no index", "Fix the file")
+                raise UserError(f"{path}: {kind}: {name!r} is no index", "Fix the file")
             types[number] = str(kind)
     return types

@@ -30,8 +30,10 @@ UNCHANGED = "unchanged.txt"
 
 def parts(root: str) -> dict[str, bool]:
     """Whether each part of the layout is there."""
-    places = ("", *(f"{split}/" for split in ("train", "val", "test")))
-    part_names = [[f"{place}{sides[i]}/" for sides in SIDES for place in places] for i in (0, 1)]
+    prefixes = ("", *(f"{split}/" for split in ("train", "val", "test")))
+    part_names = [
+        [f"{prefix}{sides[i]}/" for sides in SIDES for prefix in prefixes] for i in (0, 1)
+    ]
     return annotation_files.parts(root, part_names)
 
 
@@ -43,7 +45,7 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
 def every_pair(manifest: Manifest) -> list[ImagePair]:
     """The pairs of all splits by split and name. Raises UserError."""
     if manifest.split_file is None:
-        listed = [pair for place in _places(manifest) for pair in _of(manifest, place)]
+        listed = [pair for prefix in _prefixes(manifest) for pair in _of(manifest, prefix)]
         return masks.with_empty(listed)
     return split_file.with_splits(manifest, pairs_for_split_file(manifest))
 
@@ -54,15 +56,15 @@ def pairs_for_split_file(manifest: Manifest) -> list[ImagePair]:
     Such an id includes the pair's folder, since several folders may hold the same name.
     """
     listed = [
-        replace(pair, id=f"{place}{pair.id}")
-        for place in _places(manifest, any_name=True)
-        for pair in _of(manifest, place)
+        replace(pair, id=f"{prefix}{pair.id}")
+        for prefix in _prefixes(manifest, any_name=True)
+        for pair in _of(manifest, prefix)
     ]
     return masks.with_empty(listed)
 
 
-def _places(manifest: Manifest, any_name: bool = False) -> list[str]:
-    """The folders of pairs: "" for the root, else `split/` for each split that has a folder.
+def _prefixes(manifest: Manifest, any_name: bool = False) -> list[str]:
+    """Prefixes of folders of pairs: "" for the root, else `split/` for each split with a folder.
 
     any_name: where no split has one, each folder with pairs: the splits of a split file need not be
     named like the folders that were split. Raises UserError where there is none.
@@ -70,12 +72,12 @@ def _places(manifest: Manifest, any_name: bool = False) -> list[str]:
     root = manifest.root
     if _sides(root, ""):
         return [""]
-    places = [f"{split}/" for split in manifest.splits if _sides(root, f"{split}/")]
-    if any_name and not places:
-        places = [f"{n}/" for n in storage.list_folders(root) if _sides(root, f"{n}/")]
-    if not places:
+    prefixes = [f"{split}/" for split in manifest.splits if _sides(root, f"{split}/")]
+    if any_name and not prefixes:
+        prefixes = [f"{n}/" for n in storage.list_folders(root) if _sides(root, f"{n}/")]
+    if not prefixes:
         raise UserError(f"{root}: no folders before and after in it", WANTED)
-    return places
+    return prefixes
 
 
 def faults(manifest: Manifest) -> list[str]:
@@ -85,43 +87,43 @@ def faults(manifest: Manifest) -> list[str]:
     Raises UserError where there are no folders of images.
     """
     root, problems = manifest.root, list[str]()
-    places = _places(manifest, any_name=manifest.split_file is not None)
+    prefixes = _prefixes(manifest, any_name=manifest.split_file is not None)
     problems += [
         f"{name}/ has pairs too, which are left out: "
-        + ("those in the root are read" if places == [""] else "splits does not name it")
+        + ("those in the root are read" if prefixes == [""] else "splits does not name it")
         for name in storage.list_folders(root)
-        if f"{name}/" not in places and _sides(root, f"{name}/")
+        if f"{name}/" not in prefixes and _sides(root, f"{name}/")
     ]
-    for place in places:
-        sides = _sides(root, place)
+    for prefix in prefixes:
+        sides = _sides(root, prefix)
         assert sides is not None
-        names = [_names(root, f"{place}{side}") for side in sides]
+        names = [_names(root, f"{prefix}{side}") for side in sides]
         problems += [
-            f"{place}{side}/{name} has no counterpart in {place}{other}"
+            f"{prefix}{side}/{name} has no counterpart in {prefix}{other}"
             for side, other, own, others in zip(sides, sides[::-1], names, names[::-1], strict=True)
             for name in sorted(own - others)
         ]
         captioned = {
-            n[:-4] for n in storage.list_files(storage.join(root, f"{place}captions"), ".txt")
+            n[:-4] for n in storage.list_files(storage.join(root, f"{prefix}captions"), ".txt")
         }
         strays = sorted(captioned - (names[0] & names[1]))
-        problems += [f"{place}captions/{name}.txt belongs to no pair" for name in strays]
-        unknown = sorted(_unchanged(root, place) - (names[0] & names[1]))
-        problems += [f"{place}{UNCHANGED}: {name} is the name of no pair" for name in unknown]
+        problems += [f"{prefix}captions/{name}.txt belongs to no pair" for name in strays]
+        unknown = sorted(_unchanged(root, prefix) - (names[0] & names[1]))
+        problems += [f"{prefix}{UNCHANGED}: {name} is the name of no pair" for name in unknown]
         for folder in (*sides, *masks.FOLDERS):
-            problems += annotation_files.image_faults(root, f"{place}{folder}")
+            problems += annotation_files.image_faults(root, f"{prefix}{folder}")
     return problems
 
 
-def _of(manifest: Manifest, place: str) -> list[ImagePair]:
-    root, split = manifest.root, place.rstrip("/") or manifest.splits[0]
-    sides = _sides(root, place)
+def _of(manifest: Manifest, prefix: str) -> list[ImagePair]:
+    root, split = manifest.root, prefix.rstrip("/") or manifest.splits[0]
+    sides = _sides(root, prefix)
     assert sides is not None
-    mask_folders = [f"{place}{folder}" for folder in masks.FOLDERS]
-    images = Images(root, [*(f"{place}{side}" for side in sides), *mask_folders])
-    names = [_names(root, f"{place}{side}") for side in sides]
-    unchanged = _unchanged(root, place)
-    caption_files = frozenset(storage.list_files(storage.join(root, f"{place}captions"), ".txt"))
+    mask_folders = [f"{prefix}{folder}" for folder in masks.FOLDERS]
+    images = Images(root, [*(f"{prefix}{side}" for side in sides), *mask_folders])
+    names = [_names(root, f"{prefix}{side}") for side in sides]
+    unchanged = _unchanged(root, prefix)
+    caption_files = frozenset(storage.list_files(storage.join(root, f"{prefix}captions"), ".txt"))
     return [
         masks.with_masks(
             ImagePair(
@@ -129,9 +131,9 @@ def _of(manifest: Manifest, place: str) -> list[ImagePair]:
                 split=split,
                 id=name,
                 kind=NO_CHANGE if name in unchanged else CHANGE,
-                before=images.of(f"{place}{sides[0]}/{name}"),
-                after=images.of(f"{place}{sides[1]}/{name}"),
-                captions=_lines(root, f"{place}captions/{name}.txt")
+                before=images.of(f"{prefix}{sides[0]}/{name}"),
+                after=images.of(f"{prefix}{sides[1]}/{name}"),
+                captions=_lines(root, f"{prefix}captions/{name}.txt")
                 if f"{name}.txt" in caption_files
                 else (),
             ),
@@ -143,27 +145,27 @@ def _of(manifest: Manifest, place: str) -> list[ImagePair]:
     ]
 
 
-def _unchanged(root: str, place: str) -> frozenset[str]:
+def _unchanged(root: str, prefix: str) -> frozenset[str]:
     """The names in the list of pairs without a change, as NAME or NAME.png; none without a list."""
-    if not storage.exists(storage.join(root, f"{place}{UNCHANGED}")):
+    if not storage.exists(storage.join(root, f"{prefix}{UNCHANGED}")):
         return frozenset()
-    lines = _lines(root, f"{place}{UNCHANGED}")
+    lines = _lines(root, f"{prefix}{UNCHANGED}")
     return frozenset(name.rpartition(".")[0] if is_image(name) else name for name in lines)
 
 
 def _lines(root: str, file: str) -> tuple[str, ...]:
     """The lines of a text file that are not empty. Raises UserError."""
-    place = storage.join(root, file)
+    path = storage.join(root, file)
     try:
-        lines = storage.read_bytes(place).decode("utf-8-sig").replace("\r", "\n").split("\n")
+        lines = storage.read_bytes(path).decode("utf-8-sig").replace("\r", "\n").split("\n")
     except UnicodeDecodeError:
-        raise UserError(f"{place}: is not UTF-8 text", "Save it as UTF-8") from None
+        raise UserError(f"{path}: is not UTF-8 text", "Save it as UTF-8") from None
     return tuple(line.strip() for line in lines if line.strip())
 
 
-def _sides(root: str, place: str) -> tuple[str, str] | None:
+def _sides(root: str, prefix: str) -> tuple[str, str] | None:
     for sides in SIDES:
-        if all(storage.is_folder(storage.join(root, f"{place}{side}")) for side in sides):
+        if all(storage.is_folder(storage.join(root, f"{prefix}{side}")) for side in sides):
             return sides
     return None
 

@@ -68,11 +68,11 @@ def faults(manifest: Manifest) -> list[str]:
 
 
 def _rows(root: str, split: str) -> list[dict[str, Any]]:
-    place = annotation_files.split_file(root, split)
-    rows: list[dict[str, Any]] = annotation_files.read_json(place, list, LAYOUT)
+    path = annotation_files.split_file(root, split)
+    rows: list[dict[str, Any]] = annotation_files.read_json(path, list, LAYOUT)
     is_text = lambda value: isinstance(value, str) and bool(value)  # noqa: E731
     annotation_files.check_rows(
-        place,
+        path,
         rows,
         {
             "uid": annotation_files.is_id,

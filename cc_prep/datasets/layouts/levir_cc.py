@@ -104,8 +104,8 @@ def _sentence(entry: dict[str, Any]) -> str:
 
 
 def _rows(manifest: Manifest) -> list[dict[str, Any]]:
-    place = storage.resolve(manifest.root, manifest.levir.captions)
-    entries: list[dict[str, Any]] = annotation_files.read_json(place, dict, LAYOUT).get("images")
+    path = storage.resolve(manifest.root, manifest.levir.captions)
+    entries: list[dict[str, Any]] = annotation_files.read_json(path, dict, LAYOUT).get("images")
     rows = entries if isinstance(entries, list) else []
     checks = {
         "filename": lambda value: isinstance(value, str) and bool(value),
@@ -115,5 +115,5 @@ def _rows(manifest: Manifest) -> list[dict[str, Any]]:
             isinstance(value, list) and all(isinstance(one, dict) and "raw" in one for one in value)
         ),
     }
-    annotation_files.check_rows(place, rows, checks)
+    annotation_files.check_rows(path, rows, checks)
     return rows

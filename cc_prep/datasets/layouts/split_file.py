@@ -41,19 +41,19 @@ def with_splits(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
     """
     if manifest.split_file is None:
         return pairs
-    place, splits = manifest.split_file, ids(manifest)
+    path, splits = manifest.split_file, ids(manifest)
     split_of: dict[str, str] = {}
     for split, members in splits.items():
         for id in members:
             if split_of.setdefault(id, split) != split:
                 raise UserError(
-                    f"{place}: {id!r} is in the splits {split_of[id]} and {split}",
+                    f"{path}: {id!r} is in the splits {split_of[id]} and {split}",
                     "Leave it in one of them",
                 )
     unknown = [pair.id for pair in pairs if pair.id not in split_of]
     if unknown:
         raise UserError(
-            f"{place}: {len(unknown)} pairs are in no split, such as {unknown[0]!r}",
+            f"{path}: {len(unknown)} pairs are in no split, such as {unknown[0]!r}",
             "Run cc-prep split with another --out, and name it as split_file",
         )
     missing = [
@@ -62,7 +62,7 @@ def with_splits(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
     if missing:
         all_splits = [*(split for split in manifest.splits if split in splits), *missing]
         raise UserError(
-            f"{place}: its splits {', '.join(missing)} are not among the manifest's splits",
+            f"{path}: its splits {', '.join(missing)} are not among the manifest's splits",
             f"Set splits: [{', '.join(all_splits)}] in the manifest",
         )
     return [replace(pair, split=split_of[pair.id]) for pair in pairs]
@@ -71,6 +71,6 @@ def with_splits(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
 def _read(manifest: Manifest) -> dict[str, Any] | None:
     if manifest.split_file is None:
         return None
-    place = storage.resolve(manifest.root, manifest.split_file)
-    content: dict[str, Any] = annotation_files.read_json(place, dict, "The manifest's split_file")
+    path = storage.resolve(manifest.root, manifest.split_file)
+    content: dict[str, Any] = annotation_files.read_json(path, dict, "The manifest's split_file")
     return content

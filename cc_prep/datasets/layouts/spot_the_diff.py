@@ -81,10 +81,10 @@ def faults(manifest: Manifest) -> list[str]:
 
 def _rows(root: str, split: str) -> list[dict[str, Any]]:
     folder = storage.join(root, annotation_files.first_folder(root, ("annotations", "."), LAYOUT))
-    place = annotation_files.split_file(folder, split)
-    rows: list[dict[str, Any]] = annotation_files.read_json(place, list, LAYOUT)
+    path = annotation_files.split_file(folder, split)
+    rows: list[dict[str, Any]] = annotation_files.read_json(path, list, LAYOUT)
     checks = {"img_id": annotation_files.is_id, "sentences": annotation_files.are_captions}
-    annotation_files.check_rows(place, rows, checks)
+    annotation_files.check_rows(path, rows, checks)
     if not rows:
-        raise UserError(f"{place}: no rows", "Fetch it again")
+        raise UserError(f"{path}: no rows", "Fetch it again")
     return rows

@@ -106,22 +106,22 @@ def faults(manifest: Manifest) -> list[str]:
 
 def every_pair(manifest: Manifest) -> list[ImagePair]:
     """The pairs of all splits in the order of their first rows. Raises UserError."""
-    place = _place(manifest)
+    path = _path(manifest)
     by_id: dict[str, ImagePair] = {}
     values_of: dict[str, dict[str, str]] = {}
-    for number, row in enumerate(_rows(place), _first_row(place)):
-        pair = _pair(manifest, place, number, row)
+    for number, row in enumerate(_rows(path), _first_row(path)):
+        pair = _pair(manifest, path, number, row)
         earlier = by_id.get(pair.id)
-        values = _once(place, number, row, pair.id, values_of.get(pair.id, {}))
+        values = _once(path, number, row, pair.id, values_of.get(pair.id, {}))
         values_of[pair.id] = values
         if earlier is None:
             by_id[pair.id] = pair
             continue
-        pair = _pair(manifest, place, number, {**row, **values})
+        pair = _pair(manifest, path, number, {**row, **values})
         differing = [f for f in COLUMNS if getattr(earlier, f) != getattr(pair, f)]
         if differing:
             raise UserError(
-                f"{place}: row {number}: {pair.id!r} is in an earlier row "
+                f"{path}: row {number}: {pair.id!r} is in an earlier row "
                 f"with another {differing[0]}",
                 "Give each pair its own id",
             )
@@ -131,7 +131,7 @@ def every_pair(manifest: Manifest) -> list[ImagePair]:
 
 
 def _once(
-    place: str, number: int, row: dict[str, Any], id: str, earlier: dict[str, str]
+    path: str, number: int, row: dict[str, Any], id: str, earlier: dict[str, str]
 ) -> dict[str, str]:
     """What the rows of a pair say in ONCE up to this one. Raises UserError where two differ."""
     values = dict(earlier)
@@ -141,7 +141,7 @@ def _once(
         same = name == "kind" and KINDS.get(value.lower()) == KINDS.get(there.lower())
         if value and there and value != there and not same:
             raise UserError(
-                f"{place}: row {number}: {id!r} is in an earlier row with another {name}",
+                f"{path}: row {number}: {id!r} is in an earlier row with another {name}",
                 "Give each pair its own id",
             )
         values[name] = value or there
@@ -159,33 +159,33 @@ def groups(manifest: Manifest, column: str) -> dict[str, str]:
     Raises UserError where there is no such column, no row fills it, or two rows of a pair differ in
     it.
     """
-    place = _place(manifest)
-    rows = _rows(place)
+    path = _path(manifest)
+    rows = _rows(path)
     if not all(column in row for row in rows):
-        raise UserError(f"{place}: no column {column!r}", f"It has: {', '.join(map(str, rows[0]))}")
+        raise UserError(f"{path}: no column {column!r}", f"It has: {', '.join(map(str, rows[0]))}")
     group_of: dict[str, str] = {}
-    for number, row in enumerate(rows, _first_row(place)):
-        id, group = _pair(manifest, place, number, row).id, _text(row, column)
+    for number, row in enumerate(rows, _first_row(path)):
+        id, group = _pair(manifest, path, number, row).id, _text(row, column)
         if group and group_of.setdefault(id, group) != group:
             raise UserError(
-                f"{place}: row {number}: {id!r} is in an earlier row with another {column}",
+                f"{path}: row {number}: {id!r} is in an earlier row with another {column}",
                 "Give each pair one group",
             )
     if not group_of:
-        raise UserError(f"{place}: column {column!r} is empty", "Fill it, or leave out --group")
+        raise UserError(f"{path}: column {column!r} is empty", "Fill it, or leave out --group")
     return group_of
 
 
-def _pair(manifest: Manifest, place: str, number: int, row: dict[str, Any]) -> ImagePair:
+def _pair(manifest: Manifest, path: str, number: int, row: dict[str, Any]) -> ImagePair:
     def text(name: str) -> str:
         return _text(row, name)
 
     before, after = text("before"), text("after")
     if not before or not after:
-        raise UserError(f"{place}: row {number}: no before or no after", REMEDY)
+        raise UserError(f"{path}: row {number}: no before or no after", REMEDY)
     kind = KINDS.get(text("kind").lower())
     if kind is None:
-        raise UserError(f"{place}: row {number}: kind {text('kind')!r}", "Use change or no_change")
+        raise UserError(f"{path}: row {number}: kind {text('kind')!r}", "Use change or no_change")
     pair = ImagePair(
         dataset=manifest.name,
         split=text("split") or manifest.splits[0],
@@ -193,14 +193,14 @@ def _pair(manifest: Manifest, place: str, number: int, row: dict[str, Any]) -> I
         kind=kind,
         before=before,
         after=after,
-        captions=_captions(place, number, row),
+        captions=_captions(path, number, row),
         change_type=text("change_type") or None,
     )
     references = (text(name) or None for name in masks.NAMES)
     return masks.with_masks(pair, *references, land_cover=manifest.masks.land_cover)
 
 
-def _captions(place: str, number: int, row: dict[str, Any]) -> tuple[str, ...]:
+def _captions(path: str, number: int, row: dict[str, Any]) -> tuple[str, ...]:
     value: Any = row.get("captions")
     remedy = "Use `caption` for a sentence, `captions` for a list of them"
     if isinstance(value, str):
@@ -209,14 +209,14 @@ def _captions(place: str, number: int, row: dict[str, Any]) -> tuple[str, ...]:
         except ValueError:
             value = ""
     if value is not None and not isinstance(value, (list, tuple)):
-        raise UserError(f"{place}: row {number}: captions are no JSON list", remedy)
+        raise UserError(f"{path}: row {number}: captions are no JSON list", remedy)
     sentences = [one for one in (*(value or ()), row.get("caption")) if one is not None]
     if not all(isinstance(sentence, str) for sentence in sentences):
-        raise UserError(f"{place}: row {number}: a caption is no sentence", remedy)
+        raise UserError(f"{path}: row {number}: a caption is no sentence", remedy)
     return tuple(sentence.strip() for sentence in sentences if sentence.strip())
 
 
-def _place(manifest: Manifest) -> str:
+def _path(manifest: Manifest) -> str:
     if manifest.table.file is not None:
         return storage.resolve(manifest.root, manifest.table.file)
     names = [n for n in NAMES if storage.exists(storage.join(manifest.root, n))]
@@ -226,40 +226,40 @@ def _place(manifest: Manifest) -> str:
     return storage.join(manifest.root, names[0])
 
 
-def _first_row(place: str) -> int:
+def _first_row(path: str) -> int:
     """The number of the first pair's row: a CSV's header is row 1."""
-    return 1 if place.endswith((".parquet", ".jsonl")) else 2
+    return 1 if path.endswith((".parquet", ".jsonl")) else 2
 
 
-def _rows(place: str) -> list[dict[str, Any]]:
+def _rows(path: str) -> list[dict[str, Any]]:
     """The rows of a table. Raises UserError."""
     try:
-        if place.endswith(".parquet"):
+        if path.endswith(".parquet"):
             from cc_prep.formats import base  # which needs pyarrow
 
-            rows: list[Any] = base.read_rows(storage.read_bytes(place), None, place)
-        elif place.endswith(".jsonl"):
-            rows = storage.read_json_lines(place)
+            rows: list[Any] = base.read_rows(storage.read_bytes(path), None, path)
+        elif path.endswith(".jsonl"):
+            rows = storage.read_json_lines(path)
         else:
-            rows = csv_rows(storage.read_bytes(place).decode("utf-8-sig"))
+            rows = csv_rows(storage.read_bytes(path).decode("utf-8-sig"))
     except DamagedShard as error:
         raise UserError(str(error), ROW_FILES) from None
     except csv.Error as error:
-        raise UserError(f"{place}: {error}", CSV_FORM) from None
+        raise UserError(f"{path}: {error}", CSV_FORM) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{place}: {first_line(error)}", ROW_FILES) from None
+        raise UserError(f"{path}: {first_line(error)}", ROW_FILES) from None
     if not rows:
-        raise UserError(f"{place}: no rows", REMEDY)
+        raise UserError(f"{path}: no rows", REMEDY)
     bad = next((row for row in rows if not has_columns(row)), None)
     if bad is not None:
         what = f"no columns before and after in every row, but {columns_of(bad)}"
-        raise UserError(f"{place}: {what}", REMEDY)
+        raise UserError(f"{path}: {what}", REMEDY)
     names = {str(name) for row in rows for name in row}
     for name in sorted(names - KNOWN):
         usual = name.strip().lower()
         if usual in KNOWN - names:
             raise UserError(
-                f"{place}: a column is called {name!r}, which is not read as {usual!r}",
+                f"{path}: a column is called {name!r}, which is not read as {usual!r}",
                 f"Call it {usual}, or something else if it means something else",
             )
     return rows

@@ -29,14 +29,14 @@ def parts(root: str) -> dict[str, bool]:
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of all videos of a split, by file name and frame. Raises UserError for none."""
-    places = _videos(manifest, split)
-    named_alike = Counter(map(_stem, places))
+    paths = _videos(manifest, split)
+    named_alike = Counter(map(_stem, paths))
     image_pairs = [
         pair
-        for place in places
+        for path in paths
         # Folder and ending tell videos apart that have the same name, and only those.
         for pair in _of_video(
-            manifest, split, place, _stem(place) if named_alike[_stem(place)] == 1 else place
+            manifest, split, path, _stem(path) if named_alike[_stem(path)] == 1 else path
         )
     ]
     if not image_pairs and split == "train":
@@ -48,15 +48,15 @@ def faults(manifest: Manifest) -> list[str]:
     """Videos that cannot be opened or that are too short to give a pair."""
     problems = []
     for split in manifest.splits:
-        for place in _videos(manifest, split):
+        for path in _videos(manifest, split):
             try:
-                count = video.count_frames(storage.resolve(manifest.root, place))
+                count = video.count_frames(storage.resolve(manifest.root, path))
             except RejectedPair as error:
                 problems.append(str(error))
             else:
                 if count <= manifest.video.gap:
                     problems.append(
-                        f"{place}: {count} frames, too few for a gap of {manifest.video.gap}"
+                        f"{path}: {count} frames, too few for a gap of {manifest.video.gap}"
                     )
     return problems
 
@@ -72,14 +72,14 @@ def _videos(manifest: Manifest, split: str) -> list[str]:
     ]
 
 
-def _stem(place: str) -> str:
-    return place.rsplit("/", 1)[-1].rsplit(".", 1)[0]
+def _stem(path: str) -> str:
+    return path.rsplit("/", 1)[-1].rsplit(".", 1)[0]
 
 
-def _of_video(manifest: Manifest, split: str, place: str, name: str) -> list[ImagePair]:
+def _of_video(manifest: Manifest, split: str, path: str, name: str) -> list[ImagePair]:
     gap = manifest.video.gap
     try:
-        count = video.count_frames(storage.resolve(manifest.root, place))
+        count = video.count_frames(storage.resolve(manifest.root, path))
     except RejectedPair:
         # One pair that the job will reject, so that a damaged video is named there and not lost.
         count = gap + 1
@@ -87,19 +87,19 @@ def _of_video(manifest: Manifest, split: str, place: str, name: str) -> list[Ima
     most = manifest.video.max_pairs_per_video
     if most is not None and len(starts) > most:
         starts = [starts[i * len(starts) // most] for i in range(most)]
-    return [_pair(manifest, split, place, name, start) for start in starts]
+    return [_pair(manifest, split, path, name, start) for start in starts]
 
 
-def _pair(manifest: Manifest, split: str, place: str, name: str, start: int) -> ImagePair:
+def _pair(manifest: Manifest, split: str, path: str, name: str, start: int) -> ImagePair:
     gap = manifest.video.gap
     between = [(t, start + t * gap) for t in times(manifest.interpolate.depth)[1:-1]]
-    truth = tuple((t, f"{place}#frame={int(at)}") for t, at in between if at == int(at))
+    truth = tuple((t, f"{path}#frame={int(at)}") for t, at in between if at == int(at))
     return ImagePair(
         dataset=manifest.name,
         split=split,
         id=f"{name}_{start:06d}",
         kind=CHANGE,
-        before=f"{place}#frame={start}",
-        after=f"{place}#frame={start + gap}",
+        before=f"{path}#frame={start}",
+        after=f"{path}#frame={start + gap}",
         truth=truth,
     )

@@ -115,18 +115,18 @@ def _chosen(
         start += count
         if not inside:
             continue
-        place = storage.join(folder, sequences.FORMAT.file(name))
+        path = storage.join(folder, sequences.FORMAT.file(name))
         new_strips = (
-            map(strips.of_sequence, _at(sequences.read(place), inside))
+            map(strips.of_sequence, _at(sequences.read(path), inside))
             if has_frames
-            else map(strips.of_training_sample, _at(training_shards.read(place), inside))
+            else map(strips.of_training_sample, _at(training_shards.read(path), inside))
         )
         chosen_strips += [(name, strip) for strip in new_strips]
     return chosen_strips
 
 
 def _at(samples: Iterator[T], numbers: set[int]) -> Iterator[T]:
-    """The samples at these places; those after the last are not read."""
+    """The samples of these numbers; those after the last are not read."""
     for number, sample in enumerate(itertools.islice(samples, max(numbers) + 1)):
         if number in numbers:
             yield sample
@@ -147,25 +147,25 @@ class _Tables:
         self.score_folder, self.token_folder, self.decode = score_folder, token_folder, decode
         self.shard, self.rows = "", dict[str, scores.Row]()
         index = training_shards.read_index(token_folder) if token_folder is not None else []
-        self.places = {row["key"]: row for row in index}
+        self.index_rows = {row["key"]: row for row in index}
 
     def completed(self, strip: Strip, shard: str) -> Strip:
         """The strip with its scores and what its tokens decode to, where they are there."""
         rows = self._rows_of(shard)
         if strip.key in rows:
             strip = strips.with_scores(strip, rows[strip.key])
-        if self.token_folder is None or strip.key not in self.places:
+        if self.token_folder is None or strip.key not in self.index_rows:
             return strip
-        row = self.places[strip.key]
-        place = storage.join(self.token_folder, training_shards.FORMAT.file(row["shard"]))
-        sample = training_shards.read_at(place, strip.key, row["offset"], row["bytes"])
+        row = self.index_rows[strip.key]
+        path = storage.join(self.token_folder, training_shards.FORMAT.file(row["shard"]))
+        sample = training_shards.read_at(path, strip.key, row["offset"], row["bytes"])
         rebuilt = self.decode(sample.tokens) if self.decode is not None else None
         return strips.with_tokens(strip, sample, rebuilt)
 
     def _rows_of(self, shard: str) -> dict[str, scores.Row]:
         if self.score_folder is not None and shard != self.shard:
-            place = storage.join(self.score_folder, scores.FORMAT.file(shard))
-            self.rows = dict(scores.read_shard(place)) if storage.exists(place) else {}
+            path = storage.join(self.score_folder, scores.FORMAT.file(shard))
+            self.rows = dict(scores.read_shard(path)) if storage.exists(path) else {}
             self.shard = shard
         return self.rows
 
@@ -182,10 +182,10 @@ class _Findings:
         """The strip with what was found in its pair, where something was looked for."""
         if shard != self.shard:
             self.shard = shard
-            place = self._place(changes.FORMAT, shard)
-            self.changes = {} if place is None else {one.key: one for one in changes.read(place)}
-            place = self._place(entities.FORMAT, shard)
-            self.entities = {} if place is None else dict(entities.read_shard(place))
+            path = self._path(changes.FORMAT, shard)
+            self.changes = {} if path is None else {one.key: one for one in changes.read(path)}
+            path = self._path(entities.FORMAT, shard)
+            self.entities = {} if path is None else dict(entities.read_shard(path))
         if strip.key in self.changes:
             strip = strips.with_change(strip, self.changes[strip.key].change)
         if strip.key in self.entities:
@@ -194,11 +194,11 @@ class _Findings:
             strip = replace(strip, entities=names)
         return strip
 
-    def _place(self, kind: ShardFormat, shard: str) -> str | None:
+    def _path(self, kind: ShardFormat, shard: str) -> str | None:
         if kind.name not in self.folders:
             return None
-        place = storage.join(self.folders[kind.name], kind.file(shard))
-        return place if storage.exists(place) else None
+        path = storage.join(self.folders[kind.name], kind.file(shard))
+        return path if storage.exists(path) else None
 
 
 def _change_figures(folders: dict[str, str]) -> dict[str, Any]:

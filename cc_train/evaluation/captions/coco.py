@@ -101,26 +101,26 @@ def _aliases(image_id: str) -> list[str]:
     return [stem + (STILL_END if still else ""), base + theirs, stem + theirs]
 
 
-def check_apart(out: Path, places: Sequence[str]) -> None:
+def check_apart(out: Path, paths: Sequence[str]) -> None:
     """Raises UserError for input files that an evaluation in `out` would replace.
 
-    places: of predictions and references, as `read_predictions` and `read_references` take them.
+    paths: of predictions and references, as `read_predictions` and `read_references` take them.
     """
     own = {(out / name).resolve() for name in (PREDICTIONS, REFERENCES, *SCORER_FILES)}
-    for file in (Path(place, name) for place in places for name in ("", *SCORER_FILES)):
+    for file in (Path(path, name) for path in paths for name in ("", *SCORER_FILES)):
         if file.resolve() in own and file.exists():
             raise UserError(f"{file}: the evaluation would replace it", "Give another --out")
 
 
-def read_predictions(places: Sequence[str]) -> dict[str, str]:
+def read_predictions(paths: Sequence[str]) -> dict[str, str]:
     """Captions by the ids that the files give. Raises UserError."""
     captions: dict[str, str] = {}
-    for place in places:
-        files = [place]
-        if Path(place).is_dir():
-            files = [str(Path(place) / n) for n in SCORER_FILES if (Path(place) / n).exists()]
+    for path in paths:
+        files = [path]
+        if Path(path).is_dir():
+            files = [str(Path(path) / n) for n in SCORER_FILES if (Path(path) / n).exists()]
             if not files:
-                raise UserError(f"{place}: neither {' nor '.join(SCORER_FILES)} in it", FORMATS)
+                raise UserError(f"{path}: neither {' nor '.join(SCORER_FILES)} in it", FORMATS)
         for file in files:
             for id, caption in _predictions(file):
                 if id in captions:
@@ -226,29 +226,29 @@ def _names(items: Sequence[Item]) -> dict[str, str]:
     return {**alone, **sure}
 
 
-def read_references(place: str) -> list[Item]:
+def read_references(path: str) -> list[Item]:
     """Items from COCO's annotation format, or a JSON object of lists. Raises UserError.
 
     The kind and the change type that `cc-prep references` adds to an image become groups.
     """
-    captioned = [meta for meta in _referenced(place, _json(place)) if meta["captions"]]
+    captioned = [meta for meta in _referenced(path, _json(path)) if meta["captions"]]
     if not captioned:
-        raise UserError(f"{place}: not one reference caption in it", "Give a captioned split")
+        raise UserError(f"{path}: not one reference caption in it", "Give a captioned split")
     return items(captioned)
 
 
-def read_uncaptioned(place: str) -> list[Item]:
+def read_uncaptioned(path: str) -> list[Item]:
     """The pairs without captions in a file of references. Raises UserError.
 
     They are in the list of `cc-prep references`, images without annotations, or empty lists.
     """
-    content = _json(place)
-    uncaptioned = [meta for meta in _referenced(place, content) if not meta["captions"]]
+    content = _json(path)
+    uncaptioned = [meta for meta in _referenced(path, content) if not meta["captions"]]
     if "annotations" in content:
         listed = content.get(coco.WITHOUT_CAPTIONS, [])
         if not isinstance(listed, list) or not all(isinstance(id, str) for id in listed):
             raise UserError(
-                f"{place}: {coco.WITHOUT_CAPTIONS} is no list of ids",
+                f"{path}: {coco.WITHOUT_CAPTIONS} is no list of ids",
                 "Run cc-prep references again",
             )
         there = {meta["key"] for meta in uncaptioned}
@@ -256,7 +256,7 @@ def read_uncaptioned(place: str) -> list[Item]:
     return items(uncaptioned)
 
 
-def _referenced(place: str, content: Any) -> list[dict[str, Any]]:
+def _referenced(path: str, content: Any) -> list[dict[str, Any]]:
     """What a file of references says of each pair, as a sample's JSON. Raises UserError."""
     facts: dict[str, dict[str, Any]] = {}
     try:
@@ -277,21 +277,21 @@ def _referenced(place: str, content: Any) -> list[dict[str, Any]]:
                 }
     except (TypeError, KeyError, AttributeError):
         raise UserError(
-            f"{place}: no references", "Give COCO annotations or {id: [captions]}"
+            f"{path}: no references", "Give COCO annotations or {id: [captions]}"
         ) from None
     return [{"key": id, **fact} for id, fact in facts.items()]
 
 
-def with_types(items: Sequence[Item], place: str) -> list[Item]:
+def with_types(items: Sequence[Item], path: str) -> list[Item]:
     """The items with the groups of a type mapping, {type: [image ids]}.
 
     The mapping may call a pair by any name that `matched` takes. A changed pair that it does not
     have counts for all changed pairs and for no type. Raises UserError for a file that is no
     mapping, or that has none of the changed pairs.
     """
-    mapping = _json(place)
+    mapping = _json(path)
     if not isinstance(mapping, dict) or not all(isinstance(v, list) for v in mapping.values()):
-        raise UserError(f"{place}: no type mapping", "Give {type: [image ids]}")
+        raise UserError(f"{path}: no type mapping", "Give {type: [image ids]}")
     ids = _names(items)
     types = {
         ids.get(str(name)) or ids.get(_without_prefix(str(name))): str(kind)
@@ -301,7 +301,7 @@ def with_types(items: Sequence[Item], place: str) -> list[Item]:
     changed = [item for item in items if not _is_still(item)]
     if changed and not any(item.id in types for item in changed):
         raise UserError(
-            f"{place}: no type of any changed pair of the references",
+            f"{path}: no type of any changed pair of the references",
             f"Ids there look like {changed[0].name!r}",
         )
     by_type = {id: (CHANGE, kind) for id, kind in types.items()}
@@ -311,20 +311,20 @@ def with_types(items: Sequence[Item], place: str) -> list[Item]:
     ]
 
 
-def with_facts(items: Sequence[Item], place: str) -> list[Item]:
+def with_facts(items: Sequence[Item], path: str) -> list[Item]:
     """The items with the facts of a rendered data set's facts.json.
 
     An item is found by its official id, or by one of the names that systems derive from it. Raises
     UserError for an item that the file does not have, or has as another type of change.
     """
     by_name: dict[str, Facts] = {}
-    for image_id, facts in clevr_change.facts_by_image_id(place).items():
+    for image_id, facts in clevr_change.facts_by_image_id(path).items():
         by_name.update(dict.fromkeys((image_id, *_aliases(image_id)), facts))
     names = [_without_prefix(item.name) for item in items]
     missing = [name for name in names if name not in by_name]
     if missing:
         raise UserError(
-            f"{place}: no facts of {len(missing)} of {len(items)} pairs of the references, such as "
+            f"{path}: no facts of {len(missing)} of {len(items)} pairs of the references, such as "
             f"{missing[0]!r}",
             f"Ids there look like {next(iter(by_name), None)!r}; give the facts.json of their data",
         )
@@ -332,18 +332,18 @@ def with_facts(items: Sequence[Item], place: str) -> list[Item]:
         replace(item, facts=by_name[name]) for item, name in zip(items, names, strict=True)
     ]
     for item in with_facts:
-        _require_same_type(item, place)
+        _require_same_type(item, path)
     return with_facts
 
 
-def _require_same_type(item: Item, place: str) -> None:
+def _require_same_type(item: Item, path: str) -> None:
     """Raises UserError if an item's groups and its facts disagree about the type of change."""
     assert item.facts is not None
     types = [group for group in item.groups if group != CHANGE]
     true = STILL if item.facts.type == FACT_TYPES[0] else item.facts.type
     if (types and types[-1] != true) or (CHANGE in item.groups and true == STILL):
         raise UserError(
-            f"{place}: {item.name} is {true!r} there and {item.groups[-1]!r} in the references",
+            f"{path}: {item.name} is {true!r} there and {item.groups[-1]!r} in the references",
             "Give the facts.json of the data set that the references are of",
         )
 
@@ -367,7 +367,7 @@ def write(out: Path, items: Sequence[Item], predictions: Mapping[str, str]) -> N
             storage.write_json(str(out / name), part)
 
 
-def write_references(place: Path, items: Sequence[Item]) -> None:
+def write_references(path: Path, items: Sequence[Item]) -> None:
     """Writes the items' references in COCO's annotation format."""
     facts = [
         {
@@ -381,13 +381,13 @@ def write_references(place: Path, items: Sequence[Item]) -> None:
         }
         for item in items
     ]
-    storage.write_json(str(place), coco.references(facts))
+    storage.write_json(str(path), coco.references(facts))
 
 
-def _json(place: str) -> Any:
+def _json(path: str) -> Any:
     try:
-        return storage.read_json(place)
+        return storage.read_json(path)
     except FileNotFoundError:
-        raise UserError(f"{place}: no such file", "Check the path") from None
+        raise UserError(f"{path}: no such file", "Check the path") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{place}: not JSON ({error})", "Give a JSON file") from None
+        raise UserError(f"{path}: not JSON ({error})", "Give a JSON file") from None

@@ -40,9 +40,9 @@ def score(
     captions, known = _predictions(predictions), _references(references)
     names = {id: id for id in known}
     if isinstance(references, str | os.PathLike):
-        place = os.fspath(references)
+        path = os.fspath(references)
         captions, items = coco.matched(
-            captions, coco.read_references(place), uncaptioned=coco.read_uncaptioned(place)
+            captions, coco.read_references(path), uncaptioned=coco.read_uncaptioned(path)
         )
         known = {item.id: item.references for item in items}
         names = {item.id: item.name for item in items}

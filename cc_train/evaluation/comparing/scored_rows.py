@@ -79,18 +79,18 @@ class Row:
         return " ".join(str(details[key]) for key in ("uncertain", "note") if key in details)
 
 
-def read(place: str) -> Row:
+def read(path: str) -> Row:
     """The row of a run, of an evaluation's folder, or of a scores.json.
 
     Raises UserError if no scores are there, or they are damaged.
     """
-    path = Path(place)
-    evaluated = Path(evaluation.default_folder(place))
-    candidates = [path] if path.is_file() else [evaluated / "scores.json"]
-    candidates += [path / "scores.json"]
+    start = Path(path)
+    evaluated = Path(evaluation.default_folder(path))
+    candidates = [start] if start.is_file() else [evaluated / "scores.json"]
+    candidates += [start / "scores.json"]
     file = next((c for c in candidates if c.is_file()), None)
     if file is None:
-        raise UserError(f"{place}: no scores.json in it", "Evaluate it first: cc-train evaluate")
+        raise UserError(f"{path}: no scores.json in it", "Evaluate it first: cc-train evaluate")
     try:
         scores = storage.read_json(str(file))
         groups = {
@@ -145,12 +145,12 @@ def _masks(scores: Mapping[str, Any]) -> str:
     return f"{figures['pairs']:,} of {', '.join(figures['classes'])}" if figures else ""
 
 
-def _items(place: Path) -> tuple[dict[str, float], dict[str, float]]:
+def _items(path: Path) -> tuple[dict[str, float], dict[str, float]]:
     """CIDEr of each pair, and of each changed pair with facts whether it is exact, 100 or 0."""
-    if not place.exists():
+    if not path.exists():
         return {}, {}
     try:
-        items = storage.read_json_lines(str(place))
+        items = storage.read_json_lines(str(path))
         rows = {str(item.get("image_id") or item["id"]): item for item in items}
         exact = {
             id: 100.0 * bool(row["exact"])
@@ -159,7 +159,7 @@ def _items(place: Path) -> tuple[dict[str, float], dict[str, float]]:
         }
         return {id: float(row["scores"]["CIDEr"]) for id, row in rows.items()}, exact
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{place}: damaged", "Evaluate again: cc-train evaluate") from None
+        raise UserError(f"{path}: damaged", "Evaluate again: cc-train evaluate") from None
 
 
 def distinct(rows: Sequence[Row]) -> list[Row]:

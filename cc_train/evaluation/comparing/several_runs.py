@@ -11,17 +11,17 @@ from cc_train.evaluation.comparing import scored_rows, side_by_side
 from cc_train.evaluation.comparing.scored_rows import Row
 
 
-def read(place: str) -> Row:
+def read(path: str) -> Row:
     """The row of a run, see `scored_rows.read`, or the mean of the runs of `NAME=RUN,RUN,…`.
 
     Raises UserError for a missing run, and for runs that are not scored in the same way.
     """
-    name, equals, listed = place.partition("=")
-    if not equals or Path(place).exists():
-        return scored_rows.read(place)
+    name, equals, listed = path.partition("=")
+    if not equals or Path(path).exists():
+        return scored_rows.read(path)
     runs = [part for part in listed.split(",") if part]
     if not name or not runs:
-        raise UserError(f"{place}: no runs", "Give NAME=RUN,RUN,…, or RUN alone")
+        raise UserError(f"{path}: no runs", "Give NAME=RUN,RUN,…, or RUN alone")
     return mean(name, [scored_rows.read(run) for run in runs])
 
 

@@ -42,26 +42,26 @@ def score(predictions: str, references: str, classes: int | None = None) -> Mask
         )
     matrix = np.zeros((VALUES, VALUES), np.int64)
     unchanged = alarmed = 0
-    place_of_value: dict[int, str] = {}
+    path_of_value: dict[int, str] = {}
     for name in names:
-        places = storage.join(references, name), storage.join(predictions, name)
-        masks = [_read(place) for place in places]
+        paths = storage.join(references, name), storage.join(predictions, name)
+        masks = [_read(path) for path in paths]
         if masks[0].shape != masks[1].shape:
             sizes = [f"{mask.shape[1]}×{mask.shape[0]}" for mask in masks]
             raise UserError(
-                f"{places[1]}: {sizes[1]} px, its reference {sizes[0]}",
+                f"{paths[1]}: {sizes[1]} px, its reference {sizes[0]}",
                 "Resize predictions by nearest neighbour",
             )
-        for place, mask in zip(places, masks, strict=True):
+        for path, mask in zip(paths, masks, strict=True):
             for value in np.unique(mask):
-                place_of_value.setdefault(int(value), place)
+                path_of_value.setdefault(int(value), path)
         matrix += confusion(masks[0], masks[1], VALUES - 1)
         unchanged += not masks[0].any()
         alarmed += not masks[0].any() and bool(masks[1].any())
     if classes is None:
-        classes = 3 if place_of_value.keys() & {2, 128} else 2
+        classes = 3 if path_of_value.keys() & {2, 128} else 2
     folded = np.zeros((classes, classes), np.int64)
-    ids = _class_ids(place_of_value, classes)
+    ids = _class_ids(path_of_value, classes)
     for true, row in ids.items():
         for predicted, column in ids.items():
             folded[row, column] += matrix[true, predicted]
@@ -69,15 +69,14 @@ def score(predictions: str, references: str, classes: int | None = None) -> Mask
     return MaskScores(class_names, folded, len(names), unchanged, alarmed)
 
 
-def _class_ids(place_of_value: dict[int, str], classes: int) -> dict[int, int]:
+def _class_ids(path_of_value: dict[int, str], classes: int) -> dict[int, int]:
     """Class ids by value. Raises UserError for a value that is no class."""
-    values = {*place_of_value}
+    values = {*path_of_value}
     ids = {value: value for value in range(classes)} | RAW.get(classes, {})
     unknown = sorted(values - {*ids})
     if unknown:
         raise UserError(
-            f"{place_of_value[unknown[0]]}: the value {unknown[0]}, and there are {classes} "
-            "classes",
+            f"{path_of_value[unknown[0]]}: the value {unknown[0]}, and there are {classes} classes",
             "Give class ids from 0, and --classes N, which counts the unchanged one",
         )
     return {value: ids[value] for value in sorted(values)}
@@ -93,20 +92,20 @@ def _pngs(folder: str) -> list[str]:
     return names
 
 
-def _read(place: str) -> np.ndarray:
+def _read(path: str) -> np.ndarray:
     """The values uint8 [H, W] of a PNG. Raises UserError."""
     try:
-        with Image.open(io.BytesIO(storage.read_bytes(place)), formats=("PNG",)) as image:
+        with Image.open(io.BytesIO(storage.read_bytes(path)), formats=("PNG",)) as image:
             if image.width * image.height > MOST_PIXELS:
                 raise ValueError(f"{image.width}×{image.height} px")
             values = np.asarray(image.convert("L") if image.mode in ("1", "LA") else image)
     except Exception as error:  # Pillow raises nearly every type for some damaged file
         reason = str(error).replace("<_io.BytesIO object", "<bytes")
-        raise UserError(f"{place}: no mask: {reason}", "Give a PNG of class ids") from None
+        raise UserError(f"{path}: no mask: {reason}", "Give a PNG of class ids") from None
     if values.ndim == 3:
         if (values[..., :3] != values[..., :1]).any():
-            raise UserError(f"{place}: a picture in colours", "Give a PNG of class ids, in grey")
+            raise UserError(f"{path}: a picture in colours", "Give a PNG of class ids, in grey")
         values = values[..., 0]
     if values.max() >= VALUES:
-        raise UserError(f"{place}: the value {int(values.max())}", "Give a PNG of 8 bits")
+        raise UserError(f"{path}: the value {int(values.max())}", "Give a PNG of 8 bits")
     return values.astype(np.uint8)

@@ -17,21 +17,21 @@ from cc_train.evaluation.captions.coco import PREDICTIONS
 FOLDERS = PREDICTED, TRUE = "predicted_masks", "true_masks"
 
 
-def check(place: Path) -> None:
+def check(path: Path) -> None:
     """Raises UserError for masks in the folder that no evaluation wrote."""
     for name in FOLDERS:
-        if not (place / PREDICTIONS).exists() and any((place / name).glob("*.png")):
-            raise UserError(f"{place / name}: masks of no evaluation", "Give another --out")
+        if not (path / PREDICTIONS).exists() and any((path / name).glob("*.png")):
+            raise UserError(f"{path / name}: masks of no evaluation", "Give another --out")
 
 
-def write(place: Path, masks: Mapping[str, tuple[bytes, bytes | None]]) -> None:
+def write(path: Path, masks: Mapping[str, tuple[bytes, bytes | None]]) -> None:
     """Writes the predicted and the true mask of each key as PNGs, replacing those of an earlier
     evaluation.
     """
     for name in FOLDERS:
-        for file in (place / name).glob("*.png"):
+        for file in (path / name).glob("*.png"):
             file.unlink()
     for key, pngs in masks.items():
         for name, png in zip(FOLDERS, pngs, strict=True):
             if png is not None:
-                storage.write_bytes(str(place / name / f"{key}.png"), png)
+                storage.write_bytes(str(path / name / f"{key}.png"), png)

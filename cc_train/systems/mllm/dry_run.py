@@ -20,9 +20,9 @@ def dry_run(settings: Settings) -> str:
     """
     loading.require()
     model = settings.model
-    place = loading.place_of(model.weights)
-    config = loading.read_config(place)
-    family = loading.family_of(config, model.family, place)
+    path = loading.path_of(model.weights)
+    config = loading.read_config(path)
+    family = loading.family_of(config, model.family, path)
     images.require_pictures(family, model.image_size, model.images)
     if family is families.LM:
         side, places, pictures = None, SUMMARIES + settings.connector.grid**2, 1

@@ -62,7 +62,7 @@ def require() -> None:
     attention_tap.register()
 
 
-def place_of(name_or_folder: str | None) -> Path:
+def path_of(name_or_folder: str | None) -> Path:
     """The folder of a model. Raises UserError if there is none.
 
     name_or_folder: the name of weights, a GGUF file, or a folder with config.json. The environment
@@ -74,19 +74,19 @@ def place_of(name_or_folder: str | None) -> Path:
             "no model is named", "Set model.weights to the folder of one, or to smollm2-135m"
         )
     chosen = elsewhere or str(name_or_folder)
-    place = weights.fetch(chosen).path if weights.is_known(chosen) else Path(chosen).expanduser()
-    if place.suffix == GGUF and place.is_file():
-        return _converted(place)
-    if not (place / "config.json").is_file():
+    path = weights.fetch(chosen).path if weights.is_known(chosen) else Path(chosen).expanduser()
+    if path.suffix == GGUF and path.is_file():
+        return _converted(path)
+    if not (path / "config.json").is_file():
         raise UserError(
-            f"{place}: no folder of a model (config.json is not there)",
+            f"{path}: no folder of a model (config.json is not there)",
             f"Set model.weights to a folder as save_pretrained writes it; for a run whose model "
             f"has moved, set {PLACE}",
         )
-    return place
+    return path
 
 
-def family_of(config: Any, name: str | None, place: Path) -> Family:
+def family_of(config: Any, name: str | None, path: Path) -> Family:
     """The family of a model. Raises UserError for one that the table does not have.
 
     name: as the settings give it; None decides by the configuration.
@@ -96,7 +96,7 @@ def family_of(config: Any, name: str | None, place: Path) -> Family:
             return families.FAMILIES[name]
         known = ", ".join(families.FAMILIES)
         raise UserError(
-            f"no family is named {name}; the attention modules of {place}: {_modules(config)}",
+            f"no family is named {name}; the attention modules of {path}: {_modules(config)}",
             f"Known families: {known}",
         )
     family = families.of_type(config.model_type)
@@ -105,24 +105,24 @@ def family_of(config: Any, name: str | None, place: Path) -> Family:
     if getattr(config, "vision_config", None) is None:
         return families.LM
     raise UserError(
-        f"{place}: {config.model_type} belongs to no family of ours; its attention modules: "
+        f"{path}: {config.model_type} belongs to no family of ours; its attention modules: "
         f"{_modules(config)}",
         "Set model.family=auto, which goes by the processor's chat template",
     )
 
 
-def read_config(place: Path) -> Any:
+def read_config(path: Path) -> Any:
     """The configuration of a folder. Raises UserError."""
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(place, local_files_only=True)
+        return AutoConfig.from_pretrained(path, local_files_only=True)
     except folders.UNREADABLE as error:
-        raise UserError(f"{place}: {first_line(error)}", UNREADABLE) from None
+        raise UserError(f"{path}: {first_line(error)}", UNREADABLE) from None
 
 
 def read(
-    place: Path, family_name: str | None, precision: Precision = "float32", device: str = "cpu"
+    path: Path, family_name: str | None, precision: Precision = "float32", device: str = "cpu"
 ) -> Base:
     """The model of a folder, frozen and in evaluation. Raises UserError.
 
@@ -130,25 +130,25 @@ def read(
     """
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-    config = read_config(place)
-    family = family_of(config, family_name, place)
+    config = read_config(path)
+    family = family_of(config, family_name, path)
     make = AutoModelForCausalLM if family is families.LM else AutoModelForImageTextToText
     kind = dtype_of(precision, device)
     tapped = attention_tap.IMPLEMENTATION
     try:
-        model = folders.pretrained(make, place, dtype=kind, attn_implementation=tapped)
-        tokenizer, questions, processor = _words(family, place)
+        model = folders.pretrained(make, path, dtype=kind, attn_implementation=tapped)
+        tokenizer, questions, processor = _words(family, path)
     except folders.UNREADABLE as error:
-        raise UserError(f"{place}: {first_line(error)}", UNREADABLE) from None
+        raise UserError(f"{path}: {first_line(error)}", UNREADABLE) from None
     if tokenizer.pad_token_id is None:  # Vicuna and GPT-2 have none
         tokenizer.pad_token = tokenizer.eos_token
-    mean, std = _pixels(place, family)
+    mean, std = _pixels(path, family)
     if family is families.AUTO:
         family = families.with_language(family, model)
     model = model.requires_grad_(False).eval()
     return Base(
         family=family,
-        folder=place,
+        folder=path,
         config=model.config,
         model=model,
         tokenizer=tokenizer,
@@ -156,7 +156,7 @@ def read(
         processor=processor,
         mean=mean,
         std=std,
-        fingerprint=fingerprint(place),
+        fingerprint=fingerprint(path),
     )
 
 
@@ -171,15 +171,15 @@ def empty(config: Any) -> nn.Module:
     return model
 
 
-def fingerprint(place: Path) -> str:
+def fingerprint(path: Path) -> str:
     """SHA-256 of the files that determine a model's output.
 
     For a folder that was converted from GGUF it is that of the GGUF file, since the content of the
     folder depends on the release of transformers.
     """
-    if (place / SOURCE).is_file():
-        return (place / SOURCE).read_text()
-    return folders.digest(place)
+    if (path / SOURCE).is_file():
+        return (path / SOURCE).read_text()
+    return folders.digest(path)
 
 
 def _converted(file: Path) -> Path:
@@ -189,12 +189,12 @@ def _converted(file: Path) -> Path:
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    place = download.cache_folder() / "weights" / f"{file.stem}-{sha256(file)[:12]}"
-    if place.is_dir():
-        return place
-    place.parent.mkdir(parents=True, exist_ok=True)
+    path = download.cache_folder() / "weights" / f"{file.stem}-{sha256(file)[:12]}"
+    if path.is_dir():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
     options: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
-    with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         whole = Path(folder) / "model"
         try:
             AutoTokenizer.from_pretrained(file.parent, **options).save_pretrained(whole)
@@ -209,37 +209,35 @@ def _converted(file: Path) -> Path:
             plain.load_state_dict(model.state_dict())
             plain.save_pretrained(whole)
             (whole / SOURCE).write_text(sha256(file))
-            os.replace(whole, place)
+            os.replace(whole, path)
         except Exception as error:  # its parser raises nearly anything for a damaged file
-            if not place.is_dir():  # another process may have been as fast
+            if not path.is_dir():  # another process may have been as fast
                 raise UserError(
                     f"{file}: {first_line(error)}",
                     "Give a GGUF file of Llama's kind, and room for it",
                 ) from None
-    return place
+    return path
 
 
-def _words(family: Family, place: Path) -> tuple[Any, Any, Any]:
+def _words(family: Family, path: Path) -> tuple[Any, Any, Any]:
     """The tokenizer, that of the bridge, and the processor of `auto`."""
     from transformers import AutoProcessor, AutoTokenizer
 
     if family is families.AUTO:
-        processor = AutoProcessor.from_pretrained(place, local_files_only=True)
+        processor = AutoProcessor.from_pretrained(path, local_files_only=True)
         return processor.tokenizer, None, processor
-    tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
     if family.chat and tokenizer.chat_template is None:
-        tokenizer.chat_template = _chat_template(place)
+        tokenizer.chat_template = _chat_template(path)
     questions = None
     if family.question:
-        questions = AutoTokenizer.from_pretrained(
-            place / "qformer_tokenizer", local_files_only=True
-        )
+        questions = AutoTokenizer.from_pretrained(path / "qformer_tokenizer", local_files_only=True)
     return tokenizer, questions, None
 
 
-def _chat_template(place: Path) -> str | None:
+def _chat_template(path: Path) -> str | None:
     """The chat template of a processor, for a tokenizer that has none of its own."""
-    file = place / "chat_template.json"
+    file = path / "chat_template.json"
     try:
         template = json.loads(file.read_text(encoding="utf-8"))["chat_template"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -248,13 +246,13 @@ def _chat_template(place: Path) -> str | None:
 
 
 def _pixels(
-    place: Path, family: Family
+    path: Path, family: Family
 ) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """Mean and deviation of the pixels, as the folder's image processor has them."""
     values: dict[str, Any] = {}
     for name in ("processor_config.json", "preprocessor_config.json"):
         try:
-            read = json.loads((place / name).read_text(encoding="utf-8"))
+            read = json.loads((path / name).read_text(encoding="utf-8"))
             values |= read.get("image_processor", read)
         except (OSError, ValueError, TypeError, AttributeError):
             continue

@@ -90,8 +90,8 @@ def prepare(settings: Settings, request: Request) -> Task:
     """The training task: data, captioner, objective. Raises UserError."""
     loading.require()
     _refuse(settings)
-    place = loading.place_of(settings.model.weights)
-    family = loading.family_of(loading.read_config(place), settings.model.family, place)
+    path = loading.path_of(settings.model.weights)
+    family = loading.family_of(loading.read_config(path), settings.model.family, path)
     images.require_pictures(family, settings.model.image_size, settings.model.images)
     if request.init is not None and family is not families.LM:
         raise UserError(
@@ -106,7 +106,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         spec = BackboneSpec.of(feature_statistics.first_features(data.train))
         about |= {"backbone": spec.to_json(), "size": data.size}
     _require_findings(settings, data.train)
-    base = loading.read(place, settings.model.family, settings.model.precision, request.device)
+    base = loading.read(path, settings.model.family, settings.model.precision, request.device)
     about["base"] = {"family": base.family.name, "fingerprint": base.fingerprint}
     backbone = None
     if spec is not None:
@@ -212,11 +212,11 @@ def load(run: Run, device: str) -> MllmCaptioner:
 
 def _untrained(run: Run, device: str) -> MllmCaptioner:
     settings, known = stored_run.settings_of(run, Settings), run.settings["base"]
-    place = loading.place_of(settings.model.weights)
-    base = loading.read(place, settings.model.family, settings.model.precision, device)
+    path = loading.path_of(settings.model.weights)
+    base = loading.read(path, settings.model.family, settings.model.precision, device)
     if base.fingerprint != known["fingerprint"]:
         raise UserError(
-            f"{place}: another model than {run.folder} was trained with",
+            f"{path}: another model than {run.folder} was trained with",
             f"Restore it, or set {loading.PLACE} to the folder of the right one",
         )
     backbone = None

@@ -194,10 +194,10 @@ def read(
     kind, quirks, cache_mb: see `FrameFeatures`.
     """
     located = named_weights.of(settings, FILE)
-    place = run / FILE if located is None else located.path
-    if not place.exists():
-        raise UserError(f"{place}: not there", "Give the --out of a training")
-    tensors = {name: t.float() for name, t in weights.read_tensors(place).items()}
+    path = run / FILE if located is None else located.path
+    if not path.exists():
+        raise UserError(f"{path}: not there", "Give the --out of a training")
+    tensors = {name: t.float() for name, t in weights.read_tensors(path).items()}
     network, _ = VQGAN.from_tensors(tensors)
     if kind != "features":
         return FrameFeatures(network, kind, quirks, cache_mb).eval()

@@ -245,9 +245,9 @@ def _check(settings: Settings) -> None:
         )
 
 
-def start_from_clip(encoder: ProcedureEncoder, place: Path) -> None:
+def start_from_clip(encoder: ProcedureEncoder, path: Path) -> None:
     """Takes the first blocks of CLIP's image transformer. Raises UserError."""
-    tensors = {name.removeprefix("clip."): t for name, t in read_tensors(place).items()}
+    tensors = {name.removeprefix("clip."): t for name, t in read_tensors(path).items()}
     blocks = {n[len(CLIP_BLOCKS) :]: t for n, t in tensors.items() if n.startswith(CLIP_BLOCKS)}
     own = encoder.transformer.state_dict()
     count = count_layers(tensors, CLIP_BLOCKS.rstrip("."))
@@ -256,7 +256,7 @@ def start_from_clip(encoder: ProcedureEncoder, place: Path) -> None:
     ):
         width = len(next(iter(blocks.values()))) if blocks else 0
         raise UserError(
-            f"{place}: {count} blocks, the first tensor {width} wide, do not make "
+            f"{path}: {count} blocks, the first tensor {width} wide, do not make "
             f"{encoder.config.layers} of {encoder.config.width}",
             "Give CLIP's weights (ViT-B-32.pt), or other network.width and network.layers",
         )

@@ -39,20 +39,20 @@ class ScorerWords(Vocabulary):
         return cls(vocabulary(captions, min_count))
 
     @classmethod
-    def read(cls, place: str | Path) -> ScorerWords:
+    def read(cls, path: str | Path) -> ScorerWords:
         """The public code's `vocab.json`: {word: id}. Raises UserError for another file."""
         remedy = "Give SCORER's vocab.json"
         try:
-            content = storage.read_json(str(place))
+            content = storage.read_json(str(path))
         except (OSError, ValueError) as error:
-            raise UserError(f"{place}: {error}", remedy) from None
+            raise UserError(f"{path}: {error}", remedy) from None
         if not isinstance(content, dict) or not all(type(one) is int for one in content.values()):
-            raise UserError(f"{place}: no object of words and ids", remedy)
+            raise UserError(f"{path}: no object of words and ids", remedy)
         if sorted(content.values()) != list(range(len(content))):
-            raise UserError(f"{place}: ids are not 0 to {len(content) - 1}", remedy)
+            raise UserError(f"{path}: ids are not 0 to {len(content) - 1}", remedy)
         words = sorted(content, key=content.__getitem__)
         if tuple(words[: len(MARKS)]) != MARKS:
-            raise UserError(f"{place}: does not begin with {', '.join(MARKS)}", remedy)
+            raise UserError(f"{path}: does not begin with {', '.join(MARKS)}", remedy)
         return cls(words)
 
     def describe(self) -> dict[str, Any]:

@@ -35,10 +35,10 @@ def test_the_longest_name_fits_into_plain_tar(tmp_path: Path, letter: str) -> No
     """Keeps away: a build that ends at the first pair whose member's name is too long."""
     for length in (24, 25, 26, 300):
         longest = ImagePair(*(3 * (letter * length,)), NO_CHANGE, "b", "a")
-        place = tmp_path / f"{length}.tar"
-        with write_shard(str(place)) as (writer, _):
+        path = tmp_path / f"{length}.tar"
+        with write_shard(str(path)) as (writer, _):
             writer.add(longest.key, {"json": b"{}", "tokens.npy": b"", "features.npy": b""})
-        with tarfile.open(place) as file:
+        with tarfile.open(path) as file:
             names = file.getnames()
         assert names[2] == f"{longest.key}.features.npy"
         assert all(len(name) <= 100 for name in names)

@@ -44,7 +44,7 @@ def test_paths_arrays_and_pil_images_give_one_caption(
 ) -> None:
     """Keeps away: channels swapped, or another filter, for one kind of image."""
     before, after, _ = scene
-    opened = [PIL.Image.open(place) for place in (before, after)]
+    opened = [PIL.Image.open(path) for path in (before, after)]
     arrays = [np.asarray(image.convert("RGB")) for image in opened]
     expected = captioner(before, after)
     assert captioner(str(before), arrays[1]) == expected

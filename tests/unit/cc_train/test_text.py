@@ -106,14 +106,14 @@ def test_plain_sentences_are_split_as_nltk_splits_them(sentence: str) -> None:
     ],
 )
 def test_foreign_vocabularies(tmp_path: Path, content: str, message: str) -> None:
-    place = tmp_path / "words.json"
-    place.write_text(content)
+    path = tmp_path / "words.json"
+    path.write_text(content)
     with pytest.raises(UserError, match=message):
-        Vocabulary.read(place)
+        Vocabulary.read(path)
 
 
 def test_word2idx_files_are_read(tmp_path: Path) -> None:
-    place = tmp_path / "word2idx.json"
+    path = tmp_path / "word2idx.json"
     ids = {word: number for number, word in enumerate([*MARKS, "cube", "a"])}
-    place.write_text(json.dumps(dict(reversed(ids.items()))))
-    assert Vocabulary.read(place).words == [*MARKS, "cube", "a"]
+    path.write_text(json.dumps(dict(reversed(ids.items()))))
+    assert Vocabulary.read(path).words == [*MARKS, "cube", "a"]

@@ -227,6 +227,6 @@ def test_frames_of_a_shard_are_expected_in_their_order(
         method.upcoming([pair("a", "b"), video])
         assert expected == [f"{root}/v.mp4#frame={number}" for number in (8, 0, *truth)]
     read: list[tuple[str, int | None]] = []
-    monkeypatch.setattr(plain.video_frames, "read", lambda place, size: read.append((place, size)))
+    monkeypatch.setattr(plain.video_frames, "read", lambda path, size: read.append((path, size)))
     plain._image("v.mp4#frame=8")
     assert read == [(f"{root}/v.mp4#frame=8", plain.manifest.image_size)]

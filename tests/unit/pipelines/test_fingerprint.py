@@ -34,11 +34,11 @@ def fingerprint_of(*overrides: str) -> dict[str, object]:
     return fingerprint.recorded_settings(configured, fingerprint.TRAINING_SHARD_KEYS)
 
 
-def config(place: Path, **ddconfig: object) -> str:
-    place.parent.mkdir(exist_ok=True)
+def config(path: Path, **ddconfig: object) -> str:
+    path.parent.mkdir(exist_ok=True)
     params = {"ddconfig": {**DDCONFIG, **ddconfig}, "n_embed": 64, "lossconfig": {"target": "x"}}
-    place.write_text(json.dumps({"model": {"params": params}}))
-    return f"tokenize.config={place}"
+    path.write_text(json.dumps({"model": {"params": params}}))
+    return f"tokenize.config={path}"
 
 
 def test_the_content_of_a_config_counts_and_not_its_place(tmp_path: Path) -> None:

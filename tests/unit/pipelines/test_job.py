@@ -124,15 +124,15 @@ def test_the_arithmetic_is_told_before_the_first_pair(tmp_path: Path) -> None:
 def test_a_shard_whose_file_is_not_whole_is_made_again(tmp_path: Path, damage: str) -> None:
     """Keeps away: a done file that is believed though the shard beside it is not there."""
     run(spec(tmp_path))
-    place = tmp_path / "train-000001.tar"
-    data = place.read_bytes()
-    place.unlink() if damage == "gone" else place.write_bytes(
+    path = tmp_path / "train-000001.tar"
+    data = path.read_bytes()
+    path.unlink() if damage == "gone" else path.write_bytes(
         data[:-512] if damage == "shorter" else data + bytes(512)
     )
     summary, _ = run(spec(tmp_path))
     assert summary is not None
     assert summary.made_now == 1
-    assert place.read_bytes() == data
+    assert path.read_bytes() == data
 
 
 def test_another_split_joins_what_is_there(tmp_path: Path) -> None:

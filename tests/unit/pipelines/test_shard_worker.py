@@ -36,8 +36,8 @@ def work(worker: ShardWorker, shard: ShardPlan) -> tuple[list[int], Done]:
     answer = worker(rows)
     assert answer["broken"] == [""]
     done = Done.from_json(json.loads(answer["done"][0]))
-    place = f"{worker.run_info.folder}/{shard.name}.tar"
-    numbers = [json.loads(members["json"])["number"] for _, members in read_shard(place)]
+    path = f"{worker.run_info.folder}/{shard.name}.tar"
+    numbers = [json.loads(members["json"])["number"] for _, members in read_shard(path)]
     assert State(worker.run_info.folder).done()[shard.name] == done
     return numbers, done
 

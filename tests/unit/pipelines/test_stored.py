@@ -176,8 +176,8 @@ def frame_scores(value: float) -> FrameScores:
 
 def test_each_sequence_comes_with_its_own_scores(tmp_path: Path) -> None:
     """Keeps away: scores of the neighbour, and more samples than were planned."""
-    place, table = str(tmp_path / "a.tar"), str(tmp_path / "a.parquet")
-    with write_shard(place) as (writer, _):
+    path, table = str(tmp_path / "a.tar"), str(tmp_path / "a.parquet")
+    with write_shard(path) as (writer, _):
         for i in range(3):
             frames = np.full((3, 8, 8, 3), i, np.uint8)
             members = sequences.encode(FrameSequence(fakes.pair(i), frames), "png", 90, {})
@@ -186,13 +186,13 @@ def test_each_sequence_comes_with_its_own_scores(tmp_path: Path) -> None:
         for i in (2, 0):
             row = scores.encode(frame_scores(i), np.zeros(3), [0], "x", "y")
             rows.add(fakes.pair(i).key, row)
-    shard = ShardFromSequences("train", "a", 2, "d", place, table)
+    shard = ShardFromSequences("train", "a", 2, "d", path, table)
     first, second = shard.items()
     assert first.scores is not None
     assert (first.scores.bef_inter_sim == 0).all()
     assert (second.key, second.scores) == (fakes.pair(1).key, None)
-    assert [s.scores for s in ShardFromSequences("train", "a", 2, "d", place).items()] == [None] * 2
-    *_, third = ShardFromSequences("train", "a", 3, "d", place, table).items()
+    assert [s.scores for s in ShardFromSequences("train", "a", 2, "d", path).items()] == [None] * 2
+    *_, third = ShardFromSequences("train", "a", 3, "d", path, table).items()
     assert third.scores is not None
     assert (third.scores.bef_inter_sim == 2).all()
 

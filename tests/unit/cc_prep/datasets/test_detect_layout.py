@@ -115,8 +115,8 @@ def test_a_table_of_another_name_and_a_split_nobody_knows(tmp_path: Path) -> Non
 )
 def test_what_is_missing_is_named(tmp_path: Path, gone: str, message: str) -> None:
     MAKERS["clevr"](tmp_path)
-    place = tmp_path / gone
-    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    path = tmp_path / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
     with pytest.raises(UserError, match=message):
         detect_layout.recognise("mine", str(tmp_path))
     (tmp_path / "sc_images.zip").write_bytes(b"PK")

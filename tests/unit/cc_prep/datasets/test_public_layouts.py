@@ -344,9 +344,9 @@ def check_real_splits(folder: Path) -> None:
     """CLEVR-Change's splits and types, and CLEVR-DC's split; their captions are made here."""
     for name in ("clevr_change", "clevr_dc"):
         shutil.copytree(REAL / name, folder / name)
-    for place in ("clevr_change/images", "clevr_change/sc_images", "clevr_change/nsc_images",
+    for path in ("clevr_change/images", "clevr_change/sc_images", "clevr_change/nsc_images",
                   "clevr_dc/bef", "clevr_dc/aft"):  # fmt: skip
-        (folder / place).mkdir()
+        (folder / path).mkdir()
     captions = {f"CLEVR_default_{i:06d}.png": ["said"] for i in range(40_000)}
     for kind in ("change", "no_change"):
         write(folder / f"clevr_change/{kind}_captions.json", captions)

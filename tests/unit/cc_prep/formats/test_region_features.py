@@ -23,11 +23,11 @@ def row(regions: int) -> RegionRow:
 def test_vectors_there_and_back(tmp_path: Path, regions: int) -> None:
     """Keeps away: vectors rounded on the way, and pairs without a region that cannot be read."""
     original = row(regions)
-    place = str(tmp_path / "train-000000.parquet")
-    with region_features.write_shard(place) as (writer, written):
+    path = str(tmp_path / "train-000000.parquet")
+    with region_features.write_shard(path) as (writer, written):
         writer.add(original.key, original.encode())
     assert written.samples == 1
-    [back] = region_features.read(place)
+    [back] = region_features.read(path)
     assert (back.key, back.id, back.split, back.kind) == (
         "a-train-1-change",
         "1",
@@ -59,11 +59,11 @@ def test_vectors_that_do_not_fit(values: dict[str, Any]) -> None:
 def test_entities_there_and_back(tmp_path: Path) -> None:
     """Keeps away: 0.699999988079071 in the place of 0.7 in every JSON."""
     listed = [Entity("red cube", 0.7), Entity("ball", 0.25)]
-    place = str(tmp_path / "train-000000.parquet")
-    with entities.write_shard(place) as (writer, _):
+    path = str(tmp_path / "train-000000.parquet")
+    with entities.write_shard(path) as (writer, _):
         writer.add("a", entities.encode(listed, "clip"))
         writer.add("b", entities.encode([], "clip"))
-    rows = dict(entities.read_shard(place))
+    rows = dict(entities.read_shard(path))
     assert entities.decode(rows["a"]) == listed
     assert entities.decode(rows["b"]) == []
     assert rows["a"]["source"] == "clip"

@@ -21,7 +21,7 @@ SPLITS = ("train", "train", "val")
 
 
 def shard(
-    place: Path,
+    path: Path,
     numbers: tuple[int, ...] = (0, 1, 2),
     name: str = "a_{}.png",
     folder: str = "images",
@@ -52,10 +52,10 @@ def shard(
                 "scores.npy": npy(np.zeros((2, 0, 2), np.float32)),
                 "features.npy": npy(values),
             }
-    with training_shards.write_shard(str(place)) as (writer, _):
+    with training_shards.write_shard(str(path)) as (writer, _):
         for key, members in samples.items():
             writer.add(key, members)
-    return str(place)
+    return str(path)
 
 
 def test_words_are_split_as_the_public_code_does() -> None:

@@ -18,13 +18,13 @@ def row(similarities: FrameScores) -> scores.Row:
 
 @pytest.mark.parametrize("captions", [0, 1, 7])
 def test_scores_come_back_exactly(tmp_path: Path, captions: int) -> None:
-    place = str(tmp_path / "train-000000.parquet")
+    path = str(tmp_path / "train-000000.parquet")
     original = frame_scores(captions)
-    with scores.write_shard(place) as (writer, written):
+    with scores.write_shard(path) as (writer, written):
         writer.add("a", row(original))
         writer.add("b", row(frame_scores(2)))
     assert written.samples == 2
-    back = dict(scores.read_shard(place))
+    back = dict(scores.read_shard(path))
     assert list(back) == ["a", "b"]
     mine = scores.decode(back["a"])
     assert mine.captions == original.captions

@@ -18,11 +18,11 @@ from tests.fakes import pair
 FRAMES = np.random.default_rng(0).integers(0, 256, (5, 24, 32, 3), np.uint8)
 
 
-def stored(place: Path, sequence: FrameSequence, codec: str = "png") -> sequences.StoredSequence:
-    with write_shard(str(place)) as (writer, _):
+def stored(path: Path, sequence: FrameSequence, codec: str = "png") -> sequences.StoredSequence:
+    with write_shard(str(path)) as (writer, _):
         members = sequences.encode(sequence, codec, 90, {"method": "x"})
         writer.add(sequence.pair.key, members)
-    return next(sequences.read(str(place)))
+    return next(sequences.read(str(path)))
 
 
 def test_png_is_exact(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ MEMBERS = st.dictionaries(
 SAMPLES = st.dictionaries(KEYS, MEMBERS, max_size=6)
 
 
-def write(place: Path, samples: dict[str, dict[str, bytes]]) -> Written:
-    with write_shard(str(place)) as (writer, written):
+def write(path: Path, samples: dict[str, dict[str, bytes]]) -> Written:
+    with write_shard(str(path)) as (writer, written):
         for key, members in samples.items():
             writer.add(key, members)
     return written
@@ -34,13 +34,13 @@ def write(place: Path, samples: dict[str, dict[str, bytes]]) -> Written:
 @given(SAMPLES)
 @settings(max_examples=60)
 def test_round_trip(tmp_path_factory: pytest.TempPathFactory, samples: dict) -> None:
-    place = tmp_path_factory.mktemp("tar") / "a.tar"
-    written = write(place, samples)
-    assert dict(read_shard(str(place))) == samples
-    data = place.read_bytes()
+    path = tmp_path_factory.mktemp("tar") / "a.tar"
+    written = write(path, samples)
+    assert dict(read_shard(str(path))) == samples
+    data = path.read_bytes()
     assert (written.samples, written.bytes) == (len(samples), len(data))
     assert written.sha256 == hashlib.sha256(data).hexdigest()
-    assert write(place, samples) == written
+    assert write(path, samples) == written
 
 
 @given(st.binary(max_size=3000), st.integers(0, 10**6), st.integers(0, 255))
@@ -49,14 +49,14 @@ def test_damage_is_an_error_or_harmless(
     tmp_path_factory: pytest.TempPathFactory, tail: bytes, at: int, value: int
 ) -> None:
     """Keeps away: any other exception than ours, whatever the bytes."""
-    place = tmp_path_factory.mktemp("tar") / "a.tar"
-    write(place, {"one": {"json": b"{}", "f00.png": b"x" * 700}, "two": {"json": b"[]"}})
-    data = bytearray(place.read_bytes())
+    path = tmp_path_factory.mktemp("tar") / "a.tar"
+    write(path, {"one": {"json": b"{}", "f00.png": b"x" * 700}, "two": {"json": b"[]"}})
+    data = bytearray(path.read_bytes())
     data[at % len(data)] = value
     for damaged in (bytes(data), tail, bytes(data)[: at % len(data)] + tail):
-        place.write_bytes(damaged)
+        path.write_bytes(damaged)
         with contextlib.suppress(DamagedShard):
-            list(read_shard(str(place)))
+            list(read_shard(str(path)))
 
 
 def cut(data: bytes) -> bytes:
@@ -65,11 +65,11 @@ def cut(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("damage", [cut, lambda data: data[:700]])
 def test_truncated(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    place = tmp_path / "a.tar"
-    write(place, {f"k{i}": {"json": b"z" * 900} for i in range(9)})
-    place.write_bytes(damage(place.read_bytes()))
+    path = tmp_path / "a.tar"
+    write(path, {f"k{i}": {"json": b"z" * 900} for i in range(9)})
+    path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DamagedShard):
-        list(read_shard(str(place)))
+        list(read_shard(str(path)))
 
 
 def test_bad_keys_never_get_in(tmp_path: Path) -> None:

@@ -294,8 +294,8 @@ def test_damaged_members(member: str, content: bytes | None) -> None:
 
 
 def test_the_index_finds_every_sample(tmp_path: Path) -> None:
-    place = str(tmp_path / "train-000000.tar")
-    with training_shards.write_shard(place) as (writer, written):
+    path = str(tmp_path / "train-000000.tar")
+    with training_shards.write_shard(path) as (writer, written):
         for name in ("a", "b", "c"):
             writer.add(name, plain_sample())
     training_shards.write_index(str(tmp_path), {"train-000000": written.index})

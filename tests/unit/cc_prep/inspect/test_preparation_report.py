@@ -17,12 +17,12 @@ def test_tables_are_read_once_and_not_once_a_strip(monkeypatch: pytest.MonkeyPat
     """Keeps away: 24 strips, each of which reads 80,000 rows of scores and of the index."""
     reads: list[str] = []
 
-    def read(place: str, rows: Any) -> Any:
-        reads.append(place)
+    def read(path: str, rows: Any) -> Any:
+        reads.append(path)
         return rows
 
-    monkeypatch.setattr(storage, "exists", lambda place: True)
-    monkeypatch.setattr(scores, "read_shard", lambda place: read(place, {}))
+    monkeypatch.setattr(storage, "exists", lambda path: True)
+    monkeypatch.setattr(scores, "read_shard", lambda path: read(path, {}))
     monkeypatch.setattr(training_shards, "read_index", lambda folder: read(folder, []))
     tables = page._Tables("scores", "tokens", None)
     for shard in ("train-000000", "train-000001"):

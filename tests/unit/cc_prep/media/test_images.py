@@ -121,14 +121,14 @@ def test_faulty_files_are_rejected(name: str) -> None:
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     """Keeps away: one name that no system takes, and no word of the other images."""
-    for place, reason in (
+    for path, reason in (
         (tmp_path / "no.png", Reason.MISSING_IMAGE),
         (tmp_path, Reason.UNREADABLE_IMAGE),
         (tmp_path / ("a" * 300), Reason.UNREADABLE_IMAGE),
         (tmp_path / "a\0.png", Reason.UNREADABLE_IMAGE),
     ):
         with pytest.raises(RejectedPair) as caught:
-            images.read(str(place))
+            images.read(str(path))
         assert caught.value.reason is reason
 
 

@@ -45,8 +45,8 @@ def test_a_jpeg_has_no_values_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["L", "RGB"])
 def test_values_are_classes(tmp_path: Path, mode: str) -> None:
     """Keeps away: roads and buildings as one class."""
-    place = written(tmp_path / "m.png", squares(255, 0, 128), mode)
-    assert np.array_equal(masks.read(place, LEVIR), squares(2, 0, 1))
+    path = written(tmp_path / "m.png", squares(255, 0, 128), mode)
+    assert np.array_equal(masks.read(path, LEVIR), squares(2, 0, 1))
 
 
 def with_palette(path: Path, colours: list[int]) -> str:
@@ -60,21 +60,21 @@ def with_palette(path: Path, colours: list[int]) -> str:
 @pytest.mark.parametrize("ending", ["png", "tif"])
 def test_a_palette_is_for_the_eye(tmp_path: Path, ending: str) -> None:
     """Keeps away: a label whose background is drawn in a colour as changed everywhere."""
-    place = with_palette(tmp_path / f"m.{ending}", [9, 9, 9, 200, 0, 0, 0, 0, 255])
-    assert np.array_equal(masks.read(place), squares(0, 1, 1))
+    path = with_palette(tmp_path / f"m.{ending}", [9, 9, 9, 200, 0, 0, 0, 0, 255])
+    assert np.array_equal(masks.read(path), squares(0, 1, 1))
     ids = (((0,), 0), ((1,), 2), ((2,), 1))
-    assert np.array_equal(masks.read(place, ids), squares(0, 2, 1))
+    assert np.array_equal(masks.read(path, ids), squares(0, 2, 1))
     colours = (((9, 9, 9), 0), ((200, 0, 0), 1), ((0, 0, 255), 2))
-    assert np.array_equal(masks.read(place, colours), squares(0, 1, 2))
+    assert np.array_equal(masks.read(path, colours), squares(0, 1, 2))
 
 
 def test_the_colours_of_a_gif_count(tmp_path: Path) -> None:
     """Keeps away: 128 as unchanged, since the GIF's writer gave the first grey that occurs 0."""
-    place = written(tmp_path / "m.gif", squares(128, 255, 128))
-    assert np.array_equal(masks.read(place), squares(1, 1, 1))
-    assert np.array_equal(masks.read(place, LEVIR), squares(1, 2, 1))
-    place = with_palette(tmp_path / "p.gif", [0, 0, 0, 200, 0, 0, 0, 0, 255])
-    assert np.array_equal(masks.read(place), squares(0, 1, 1))
+    path = written(tmp_path / "m.gif", squares(128, 255, 128))
+    assert np.array_equal(masks.read(path), squares(1, 1, 1))
+    assert np.array_equal(masks.read(path, LEVIR), squares(1, 2, 1))
+    path = with_palette(tmp_path / "p.gif", [0, 0, 0, 200, 0, 0, 0, 0, 255])
+    assert np.array_equal(masks.read(path), squares(0, 1, 1))
 
 
 def test_the_content_says_what_a_file_is(tmp_path: Path) -> None:
@@ -89,12 +89,12 @@ def test_the_content_says_what_a_file_is(tmp_path: Path) -> None:
 
 def test_an_unknown_value_is_no_class(tmp_path: Path) -> None:
     """Keeps away: a smoothed or damaged label whose classes nobody said."""
-    place = written(tmp_path / "m.png", squares(255, 0, 77))
+    path = written(tmp_path / "m.png", squares(255, 0, 77))
     with pytest.raises(RejectedPair, match=r"a pixel \(77\), not of 0; 128; 255") as caught:
-        masks.read(place, LEVIR)
+        masks.read(path, LEVIR)
     assert caught.value.reason is Reason.UNREADABLE_MASK
     with pytest.raises(RejectedPair, match=r"a pixel \(255\), not of 0; 128"):
-        masks.read(place, LEVIR[:2])
+        masks.read(path, LEVIR[:2])
 
 
 def test_the_union_is_made_of_the_sides(tmp_path: Path) -> None:
@@ -114,10 +114,10 @@ def test_colours_are_classes(tmp_path: Path) -> None:
         [[[255, 255, 255]] * 16 + [[128, 0, 0]] * 16 + [[0, 128, 0]] * 16 + [[255, 255, 255]] * 16],
         np.uint8,
     )
-    place = written(tmp_path / "m.png", pixels, "RGB")
-    assert np.array_equal(masks.read(place, COLOURS), squares(0, 2, 1, 0))
+    path = written(tmp_path / "m.png", pixels, "RGB")
+    assert np.array_equal(masks.read(path, COLOURS), squares(0, 2, 1, 0))
     with pytest.raises(RejectedPair, match=r"a pixel \(128, 0, 0\), not of 255, 255, 255"):
-        masks.read(place, COLOURS[:1])
+        masks.read(path, COLOURS[:1])
 
 
 def test_the_same_cover_on_both_sides_is_no_change(tmp_path: Path) -> None:
@@ -154,45 +154,45 @@ IDS = (((0,), 0), ((1,), 1), ((2,), 2), ((255,), 3))
 @pytest.mark.parametrize("ending", ["png", "tif"])
 def test_numbers_of_sixteen_bits_are_not_scaled(tmp_path: Path, ending: str) -> None:
     """Keeps away: a map of labels 1 to K, as programs for maps write it, as one without change."""
-    place = str(tmp_path / f"m.{ending}")
-    Image.fromarray(squares(0, 1, 2, 255).astype(np.uint16)).save(place)
-    assert np.array_equal(masks.read(place), squares(0, 1, 1, 1))
-    assert np.array_equal(masks.read(place, IDS), squares(0, 1, 2, 3))
+    path = str(tmp_path / f"m.{ending}")
+    Image.fromarray(squares(0, 1, 2, 255).astype(np.uint16)).save(path)
+    assert np.array_equal(masks.read(path), squares(0, 1, 1, 1))
+    assert np.array_equal(masks.read(path, IDS), squares(0, 1, 2, 3))
 
 
 def test_an_eight_bit_mask_saved_with_sixteen_bits(tmp_path: Path) -> None:
-    place = str(tmp_path / "m.png")
-    Image.fromarray(squares(0, 1, 2, 255).astype(np.uint16) * 257).save(place)
-    assert np.array_equal(masks.read(place), squares(0, 1, 1, 1))
-    assert np.array_equal(masks.read(place, IDS), squares(0, 1, 2, 3))
+    path = str(tmp_path / "m.png")
+    Image.fromarray(squares(0, 1, 2, 255).astype(np.uint16) * 257).save(path)
+    assert np.array_equal(masks.read(path), squares(0, 1, 1, 1))
+    assert np.array_equal(masks.read(path, IDS), squares(0, 1, 2, 3))
 
 
 @pytest.mark.parametrize("labels", [(0, 1, 2, 255), (0, 1, 1, 0), (0, 0, 0, 0)])
 def test_floats_of_labels_are_not_scaled(tmp_path: Path, labels: tuple[int, ...]) -> None:
     """Keeps away: label 1 as 255 in the files that have no larger one."""
-    place = str(tmp_path / "m.tif")
-    Image.fromarray(squares(*labels).astype(np.float32)).save(place)
-    assert np.array_equal(masks.read(place, IDS), squares(*(min(one, 3) for one in labels)))
-    assert np.array_equal(masks.read(place), squares(*(min(one, 1) for one in labels)))
+    path = str(tmp_path / "m.tif")
+    Image.fromarray(squares(*labels).astype(np.float32)).save(path)
+    assert np.array_equal(masks.read(path, IDS), squares(*(min(one, 3) for one in labels)))
+    assert np.array_equal(masks.read(path), squares(*(min(one, 1) for one in labels)))
 
 
 def test_floats_between_labels_are_no_classes(tmp_path: Path) -> None:
     """Keeps away: a map of probabilities as one of labels."""
-    place = str(tmp_path / "m.tif")
-    Image.fromarray(squares(0, 1).astype(np.float32) / 2).save(place)
+    path = str(tmp_path / "m.tif")
+    Image.fromarray(squares(0, 1).astype(np.float32) / 2).save(path)
     with pytest.raises(RejectedPair, match=r"a pixel \(0\.5\), not one of 0 to 255"):
-        masks.read(place, IDS)
-    assert np.array_equal(masks.read(place), squares(0, 1))
+        masks.read(path, IDS)
+    assert np.array_equal(masks.read(path), squares(0, 1))
 
 
 def test_numbers_beyond_eight_bits_are_no_classes(tmp_path: Path) -> None:
     """Keeps away: label 300 as the class that a scaled pixel happens to hit."""
-    place = str(tmp_path / "m.png")
-    Image.fromarray(squares(0, 1).astype(np.uint16) * 300).save(place)
+    path = str(tmp_path / "m.png")
+    Image.fromarray(squares(0, 1).astype(np.uint16) * 300).save(path)
     with pytest.raises(RejectedPair, match=r"a pixel \(300\), not one of 0 to 255") as caught:
-        masks.read(place, IDS)
+        masks.read(path, IDS)
     assert caught.value.reason is Reason.UNREADABLE_MASK
-    assert np.array_equal(masks.read(place), squares(0, 1))
+    assert np.array_equal(masks.read(path), squares(0, 1))
 
 
 def test_land_cover_beside_a_union_leaves_the_change_alone(tmp_path: Path) -> None:

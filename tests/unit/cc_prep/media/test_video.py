@@ -15,10 +15,10 @@ from tests.conftest import write_video
 
 def test_the_frame_asked_for(video_root: Path) -> None:
     """Keeps away: a decoder that seeks to a neighbour."""
-    place = str(video_root / "ramp.mp4")
-    assert video.count_frames(place) == 20
+    path = str(video_root / "ramp.mp4")
+    assert video.count_frames(path) == 20
     for index in (0, 13, 7, 19, 1):
-        frame = images.read(f"{place}#frame={index}")
+        frame = images.read(f"{path}#frame={index}")
         assert frame.shape == (48, 64, 3)
         assert abs(float(frame.mean()) - 10 * index) < 3
 
@@ -42,7 +42,7 @@ def test_damaged_video_is_rejected_and_the_next_one_read(tmp_path: Path, video_r
 
 def test_a_decoder_that_dies_or_hangs(video_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: decord's hangs, which no interrupt ends."""
-    place = str(video_root / "ramp.mp4")
+    path = str(video_root / "ramp.mp4")
     monkeypatch.setattr(video, "SECONDS_A_FRAME", 0.3)
     real = video.subprocess.Popen
     for program, message in (
@@ -56,9 +56,9 @@ def test_a_decoder_that_dies_or_hangs(video_root: Path, monkeypatch: pytest.Monk
             lambda command, p=program, **options: real([sys.executable, "-c", p], **options),
         )
         with pytest.raises(RejectedPair, match=message):
-            video.count_frames(place)
+            video.count_frames(path)
     monkeypatch.undo()
-    assert video.count_frames(place) == 20
+    assert video.count_frames(path) == 20
 
 
 def test_pairs_with_their_true_frames(video_root: Path) -> None:

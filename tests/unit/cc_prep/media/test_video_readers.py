@@ -36,11 +36,11 @@ needs_x86 = pytest.mark.skipif(
 )
 
 
-def write(place: Path) -> None:
-    codec, pixels, space, range_, options = VIDEOS[place.name]
+def write(path: Path) -> None:
+    codec, pixels, space, range_, options = VIDEOS[path.name]
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 256, (FRAMES, HEIGHT, WIDTH, 3), np.uint8)
-    with av.open(str(place), "w") as container:
+    with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=25, options=options)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, pixels
         stream.codec_context.colorspace = space
@@ -62,11 +62,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def in_turn(place: Path) -> list[np.ndarray]:
+def in_turn(path: Path) -> list[np.ndarray]:
     """All frames from the first to the last, without a seek."""
     import decord
 
-    reader = decord.VideoReader(str(place), num_threads=1)
+    reader = decord.VideoReader(str(path), num_threads=1)
     return [reader.next().asnumpy() for _ in range(len(reader))]
 
 
@@ -116,8 +116,8 @@ def test_a_machine_without_decord(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keeps away: an installation on ARM that cannot read a video."""
-    place = str(folder / "open.mp4")
-    expected = PyAV(place)[11]
+    path = str(folder / "open.mp4")
+    expected = PyAV(path)[11]
     find = video_readers.importlib.util.find_spec
     monkeypatch.setattr(
         video_readers.importlib.util, "find_spec", lambda n: None if n == "decord" else find(n)
@@ -125,13 +125,13 @@ def test_a_machine_without_decord(
     assert video_readers.library() == "av"
     video.stop_decoder()
     try:
-        np.testing.assert_array_equal(video.read_frame(place, 11), expected)
+        np.testing.assert_array_equal(video.read_frame(path, 11), expected)
         assert "video_child av" in " ".join(map(str, video._CHILD[0].process.args))
         damaged = tmp_path / "damaged.mp4"
         damaged.write_bytes((folder / "open.mp4").read_bytes()[:400])
         with pytest.raises(RejectedPair, match=r"damaged\.mp4"):
             video.count_frames(str(damaged))
         with pytest.raises(RejectedPair, match=f"{FRAMES} there"):
-            video.read_frame(place, FRAMES)
+            video.read_frame(path, FRAMES)
     finally:
         video.stop_decoder()

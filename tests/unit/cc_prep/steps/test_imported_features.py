@@ -71,11 +71,11 @@ def test_images_elsewhere_have_no_features() -> None:
 def test_what_is_no_file_of_features(
     folder: Path, content: bytes | np.ndarray, message: str
 ) -> None:
-    place = folder / "sc_features/a.png.npy"
+    path = folder / "sc_features/a.png.npy"
     if isinstance(content, bytes):
-        place.write_bytes(content)
+        path.write_bytes(content)
     else:
-        np.save(place, content)
+        np.save(path, content)
     with pytest.raises(RejectedPair) as caught:
         files(folder)(PAIR, 8)
     assert caught.value.reason is Reason.UNREADABLE_FEATURES

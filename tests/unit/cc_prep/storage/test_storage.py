@@ -16,50 +16,50 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def test_round_trip(folder: str) -> None:
-    place = storage.join(folder, "a", "b.json")
-    assert not storage.exists(place)
-    storage.write_json(place, {"ü": [1, None]})
-    assert storage.read_json(place) == {"ü": [1, None]}
+    path = storage.join(folder, "a", "b.json")
+    assert not storage.exists(path)
+    storage.write_json(path, {"ü": [1, None]})
+    assert storage.read_json(path) == {"ü": [1, None]}
     assert storage.list_files(storage.join(folder, "a"), ".json") == ["b.json"]
     assert storage.is_folder(storage.join(folder, "a"))
     assert storage.list_folders(folder) == ["a"]
     assert storage.list_files(folder) == storage.list_folders(storage.join(folder, "a")) == []
-    assert storage.size(place) == len(storage.read_bytes(place))
-    storage.remove(place)
-    storage.remove(place)
+    assert storage.size(path) == len(storage.read_bytes(path))
+    storage.remove(path)
+    storage.remove(path)
     with pytest.raises(FileNotFoundError):
-        storage.read_bytes(place)
+        storage.read_bytes(path)
     assert storage.list_files(storage.join(folder, "nowhere")) == []
     assert storage.list_folders(storage.join(folder, "nowhere")) == []
 
 
 def test_json_lines_end_at_newlines_alone(folder: str) -> None:
     """Keeps away: a line that is cut in two at a character of its caption."""
-    place = storage.join(folder, "a.jsonl")
+    path = storage.join(folder, "a.jsonl")
     text = "\ufeff" + '{"caption": "a\u2028b\x85c"}\r\n\n{"caption": "d"}\n'
-    storage.write_bytes(place, text.encode())
-    assert storage.read_json_lines(place) == [{"caption": "a\u2028b\x85c"}, {"caption": "d"}]
-    storage.write_bytes(place, b"\xff")
+    storage.write_bytes(path, text.encode())
+    assert storage.read_json_lines(path) == [{"caption": "a\u2028b\x85c"}, {"caption": "d"}]
+    storage.write_bytes(path, b"\xff")
     with pytest.raises(ValueError, match="utf-8"):
-        storage.read_json_lines(place)
+        storage.read_json_lines(path)
 
 
-def fail_half_way(place: str) -> None:
-    with storage.write_whole(place) as file:
+def fail_half_way(path: str) -> None:
+    with storage.write_whole(path) as file:
         file.write(b"half")
         raise KeyboardInterrupt
 
 
 def test_a_failed_write_leaves_the_old_file(folder: str) -> None:
     """Keeps away: a truncated shard under its final name."""
-    place = storage.join(folder, "shard.tar")
+    path = storage.join(folder, "shard.tar")
     with pytest.raises(KeyboardInterrupt):
-        fail_half_way(place)
-    assert not storage.exists(place)
-    storage.write_bytes(place, b"whole")
+        fail_half_way(path)
+    assert not storage.exists(path)
+    storage.write_bytes(path, b"whole")
     with pytest.raises(KeyboardInterrupt):
-        fail_half_way(place)
-    assert storage.read_bytes(place) == b"whole"
+        fail_half_way(path)
+    assert storage.read_bytes(path) == b"whole"
     assert storage.list_files(folder) == ["shard.tar"]
 
 
@@ -75,9 +75,9 @@ def test_a_folder_in_the_way_lets_nothing_move(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
 
     def write() -> None:
-        with storage.write_folder(tmp_path) as place:
-            (place / "a.txt").write_text("a")
-            (place / "b").write_text("b")
+        with storage.write_folder(tmp_path) as path:
+            (path / "a.txt").write_text("a")
+            (path / "b").write_text("b")
 
     with pytest.raises(IsADirectoryError):
         write()
@@ -111,9 +111,9 @@ def test_many_small_files_at_once(tmp_path: Path, remote: bool) -> None:
     folder = "memory://many" if remote else str(tmp_path)
     storage.write_bytes(f"{folder}/a", b"12")
     storage.write_bytes(f"{folder}/b[1]", b"3")
-    places = [f"{folder}/{name}" for name in ("b[1]", "none", "a")]
-    assert storage.read_many(places) == [b"3", None, b"12"]
-    assert storage.read_many(places[1:]) == [None, b"12"]
+    paths = [f"{folder}/{name}" for name in ("b[1]", "none", "a")]
+    assert storage.read_many(paths) == [b"3", None, b"12"]
+    assert storage.read_many(paths[1:]) == [None, b"12"]
     assert storage.read_many([]) == []
     assert storage.sizes(folder) == {"a": 2, "b[1]": 1}
     assert storage.sizes(f"{folder}/none") == {}
@@ -121,10 +121,10 @@ def test_many_small_files_at_once(tmp_path: Path, remote: bool) -> None:
 
 @pytest.mark.parametrize("remote", [True, False])
 def test_one_of_many_creates_a_file(tmp_path: Path, remote: bool) -> None:
-    place = ("memory://create" if remote else str(tmp_path)) + "/folder/lock.json"
-    assert storage.create_json(place, {"a": 1})
-    assert not storage.create_json(place, {"a": 2})
-    assert storage.read_json(place) == {"a": 1}
-    storage.remove(place)
-    assert storage.create_json(place, {"a": 3})
-    storage.remove(place)
+    path = ("memory://create" if remote else str(tmp_path)) + "/folder/lock.json"
+    assert storage.create_json(path, {"a": 1})
+    assert not storage.create_json(path, {"a": 2})
+    assert storage.read_json(path) == {"a": 1}
+    storage.remove(path)
+    assert storage.create_json(path, {"a": 3})
+    storage.remove(path)

@@ -206,8 +206,8 @@ def test_official_layout(synth_root: Path) -> None:
     assert len(types) == 5
 
 
-def image(root: Path, place: str) -> np.ndarray:
-    return np.asarray(Image.open(root / place)).astype(int)
+def image(root: Path, path: str) -> np.ndarray:
+    return np.asarray(Image.open(root / path)).astype(int)
 
 
 def test_mask_is_where_the_change_is(synth_root: Path) -> None:

@@ -49,8 +49,8 @@ def baseline(chat: ChatServer, shard: str, out: Path, *more: object) -> Done:
     return cc_train(*arguments(chat, shard, out, *more))
 
 
-def read(place: Path) -> Any:
-    return json.loads(place.read_text("utf-8"))
+def read(path: Path) -> Any:
+    return json.loads(path.read_text("utf-8"))
 
 
 def test_captions_are_scored_like_any_other(chat: ChatServer, shard: str, tmp_path: Path) -> None:

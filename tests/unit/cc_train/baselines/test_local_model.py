@@ -24,8 +24,8 @@ MAKERS = {"smolvlm": tiny_vlm.smolvlm, "qwen": tiny_vlm.qwen}
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    place = tmp_path_factory.mktemp("models")
-    return {name: make(place / name) for name, make in MAKERS.items()}
+    path = tmp_path_factory.mktemp("models")
+    return {name: make(path / name) for name, make in MAKERS.items()}
 
 
 def question(seed: int, size: tuple[int, int] = (64, 80), prompt: str | None = None) -> Question:
@@ -128,9 +128,9 @@ def without_images(folder: Path) -> None:
 
 
 def one_image(folder: Path) -> None:
-    place = folder / "chat_template.jinja"
-    template = place.read_text().replace("for c in m['content']", "for c in m['content'][:2]")
-    place.write_text(template)
+    path = folder / "chat_template.jinja"
+    template = path.read_text().replace("for c in m['content']", "for c in m['content'][:2]")
+    path.write_text(template)
 
 
 def without_weights(folder: Path) -> None:
@@ -154,15 +154,15 @@ def without_a_tensor(folder: Path) -> None:
 
 
 def other_sizes(folder: Path) -> None:
-    place = folder / "config.json"
-    config = json.loads(place.read_text())
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
     config["text_config"]["intermediate_size"] = 80
-    place.write_text(json.dumps(config))
+    path.write_text(json.dumps(config))
 
 
 def text_only(folder: Path) -> None:
-    place = folder / "config.json"
-    place.write_text(json.dumps({"model_type": "llama"}))
+    path = folder / "config.json"
+    path.write_text(json.dumps({"model_type": "llama"}))
 
 
 @pytest.mark.parametrize(

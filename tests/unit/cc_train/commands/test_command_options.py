@@ -51,12 +51,12 @@ def test_what_evaluate_refuses(options: dict[str, Any], message: str) -> None:
     ("options", "message"),
     [
         ({"mask": "m.png", "pairs": "x.csv"}, "--mask and --overlay are of one pair"),
-        ({"places": ("r", "a", "b"), "mask": "m.jpg"}, "m.jpg"),
-        ({"places": ("r", "a", "b"), "shards": SHARDS}, "--shards and other pairs"),
+        ({"paths": ("r", "a", "b"), "mask": "m.jpg"}, "m.jpg"),
+        ({"paths": ("r", "a", "b"), "shards": SHARDS}, "--shards and other pairs"),
         ({"pairs": "x.csv", "shards": SHARDS}, "--shards and other pairs"),
-        ({"places": ("r", "a", "b"), "limit": 1}, "--limit without --shards"),
-        ({"places": ("r",)}, "no images given"),
-        ({"places": ("r", "a", "b"), "pairs": "x.csv"}, "images and --pairs"),
+        ({"paths": ("r", "a", "b"), "limit": 1}, "--limit without --shards"),
+        ({"paths": ("r",)}, "no images given"),
+        ({"paths": ("r", "a", "b"), "pairs": "x.csv"}, "images and --pairs"),
     ],
 )
 def test_what_caption_refuses(options: dict[str, Any], message: str) -> None:

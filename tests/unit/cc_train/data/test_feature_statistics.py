@@ -61,10 +61,10 @@ def test_they_are_of_what_is_made_of_the_features(entries: list[Entry], backbone
 
 def test_damaged_samples_are_left_out(entries: list[Entry], backbone: Path) -> None:
     """Keeps away: a training that cannot begin because of one sample."""
-    place = Path(entries[0].shard)
-    data = bytearray(place.read_bytes())
+    path = Path(entries[0].shard)
+    data = bytearray(path.read_bytes())
     data[entries[0].offset : entries[0].offset + 512] = bytes(512)
-    place.write_bytes(data)
+    path.write_bytes(data)
     assert feature_statistics.read_features(entries[0]) is None
     first = feature_statistics.first_features(entries)
     assert np.array_equal(first.values, stored(entries)[: token_shards.FRAMES])

@@ -12,17 +12,17 @@ from cc_train.data.pair_lists import read_pairs
 
 
 def listed(folder: Path, text: str) -> list[tuple[str, str]]:
-    place = folder / "pairs.csv"
-    place.write_text(text)
-    return list(read_pairs(place))
+    path = folder / "pairs.csv"
+    path.write_text(text)
+    return list(read_pairs(path))
 
 
 def test_json_lines_end_at_newlines_alone(tmp_path: Path) -> None:
     """Keeps away: a row that is cut in two at a character of one of its captions."""
-    place = tmp_path / "pairs.jsonl"
+    path = tmp_path / "pairs.jsonl"
     row = {"before": "/a.png", "after": "/b.png", "caption": "one\u2028more"}
-    place.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert list(read_pairs(place)) == [("/a.png", "/b.png")]
+    path.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert list(read_pairs(path)) == [("/a.png", "/b.png")]
 
 
 def test_urls_stand_as_they_are(tmp_path: Path) -> None:
@@ -50,9 +50,9 @@ def test_a_folder_of_images_as_the_layout_takes_them(tmp_path: Path, pattern: st
     """Keeps away: a folder of TIFFs with "no pairs in it", and any one of two images of a name."""
     for side, endings in {"before": [".TIF"], "after": [".bmp", ".png", ".xml"]}.items():
         for ending in endings:
-            place = tmp_path / pattern.format(side=side, ending=ending)
-            place.parent.mkdir(exist_ok=True)
-            place.touch()
+            path = tmp_path / pattern.format(side=side, ending=ending)
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
     [pair] = read_pairs(tmp_path)
     before = tmp_path / pattern.format(side="before", ending=".TIF")
     assert pair == (str(before), str(tmp_path / pattern.format(side="after", ending=".png")))

@@ -18,25 +18,25 @@ from cc_train.data import sequence_index
 BLOCK = tarfile.BLOCKSIZE
 
 
-def shard(place: Path, keys: tuple[str, ...] = ("k-0",), size: int = 700) -> Path:
-    with tar.write_shard(str(place)) as (writer, _):
+def shard(path: Path, keys: tuple[str, ...] = ("k-0",), size: int = 700) -> Path:
+    with tar.write_shard(str(path)) as (writer, _):
         for key in keys:
             writer.add(key, {"json": b'{"a": 1}', "f00.png": b"x" * size, "f01.png": b"y" * size})
-    return place
+    return path
 
 
 @pytest.mark.parametrize("size", [700, 512, 1])
 @pytest.mark.parametrize("missing", [1, BLOCK, 2 * BLOCK, 3 * BLOCK])
 def test_a_shard_without_its_whole_end(tmp_path: Path, size: int, missing: int) -> None:
     """Keeps away: a copy that stopped in a shard's last bytes and is taken for whole."""
-    place = shard(tmp_path / "a.tar", size=size)
+    path = shard(tmp_path / "a.tar", size=size)
     frame = BLOCK * (1 + -(-size // BLOCK))
     end = 2 * BLOCK + 2 * frame + 2 * BLOCK
-    place.write_bytes(place.read_bytes()[:end])
-    assert len(sequence_index.read_index([str(place)])) == 1
-    place.write_bytes(place.read_bytes()[: end - missing])
+    path.write_bytes(path.read_bytes()[:end])
+    assert len(sequence_index.read_index([str(path)])) == 1
+    path.write_bytes(path.read_bytes()[: end - missing])
     with pytest.raises(UserError, match=r"a\.tar: "):
-        sequence_index.read_index([str(place)])
+        sequence_index.read_index([str(path)])
 
 
 def test_names_are_taken_as_they_are_where_they_have_no_wildcard(tmp_path: Path) -> None:
@@ -68,9 +68,9 @@ def test_a_plain_name_is_asked_of_no_listing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keeps away: a bucket of a million objects that is listed for each shard by name."""
-    place = str(shard(tmp_path / "a.tar"))
+    path = str(shard(tmp_path / "a.tar"))
     monkeypatch.setattr(sequence_index.storage, "glob", lambda place: pytest.fail("listed"))
-    assert sequence_index.expand([place]) == [place]
+    assert sequence_index.expand([path]) == [path]
 
 
 def test_progress_counts_shards(tmp_path: Path) -> None:
@@ -102,9 +102,9 @@ def test_what_is_no_sample_is_named(tmp_path: Path, names: list[str], message: s
 
 
 def test_an_empty_shard_has_no_samples(tmp_path: Path) -> None:
-    place = shard(tmp_path / "a.tar", ())
+    path = shard(tmp_path / "a.tar", ())
     with pytest.raises(UserError, match="no samples"):
-        sequence_index.read_index([str(place)])
+        sequence_index.read_index([str(path)])
 
 
 def test_images_are_read_from_their_places(tmp_path: Path) -> None:
@@ -122,14 +122,14 @@ def test_images_are_read_from_their_places(tmp_path: Path) -> None:
 
 
 def write(folder: Path, numbers: range, split: str = "train", index: int = 0) -> Path:
-    place = folder / f"{split}-{index:06d}.tar"
-    with tar.write_shard(str(place)) as (writer, _):
+    path = folder / f"{split}-{index:06d}.tar"
+    with tar.write_shard(str(path)) as (writer, _):
         for i in numbers:
             kind = "no_change" if i % 2 else "change"
             pair = ImagePair("d", split, str(i // 2), kind, "b", "a", (f"caption {i}",))
             frames = np.full((3, 32, 40, 3), 10 * i, np.uint8)
             writer.add(pair.key, sequences.encode(FrameSequence(pair, frames), "png", 95, {}))
-    return place
+    return path
 
 
 def test_the_index_reads_what_was_written(tmp_path: Path) -> None:

@@ -25,22 +25,22 @@ BLOCK = tarfile.BLOCKSIZE
 def write(folder: Path, count: int = 3, **more: object) -> Path:
     """A shard of samples that are alike but for their keys; `more` goes into their JSON."""
     folder.mkdir(exist_ok=True)
-    place = folder / "train-000000.tar"
-    with training_shards.write_shard(str(place)) as (writer, written):
+    path = folder / "train-000000.tar"
+    with training_shards.write_shard(str(path)) as (writer, written):
         for number in range(count):
             members = sample()
             meta = {**json.loads(members["json"]), "image_id": f"{number}.png", **more}
             members["json"] = json.dumps(meta).encode()
             writer.add(f"d-train-{number}-change", members)
     training_shards.write_index(str(folder), {"train-000000": written.index})
-    return place
+    return path
 
 
 def test_index_and_tar_give_the_same_entries(tmp_path: Path) -> None:
-    place = write(tmp_path)
-    indexed = shard_index.read([str(place)])
+    path = write(tmp_path)
+    indexed = shard_index.read([str(path)])
     (tmp_path / training_shards.INDEX).unlink()
-    scanned = shard_index.read([str(place)])
+    scanned = shard_index.read([str(path)])
     assert indexed == scanned
     assert all(a.offset + a.bytes == b.offset for a, b in itertools.pairwise(indexed))
     assert [entry.image_id for entry in indexed] == ["0.png", "1.png", "2.png"]
@@ -96,26 +96,26 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     "meta", [{"captions": "one"}, {"tokenizer": 7}, {"frames": -1}, {"height": 2**31}]
 )
 def test_json_of_other_types(tmp_path: Path, meta: dict[str, object]) -> None:
-    place = tmp_path / "train-000000.tar"
-    with tar.write_shard(str(place)) as (writer, _):
+    path = tmp_path / "train-000000.tar"
+    with tar.write_shard(str(path)) as (writer, _):
         members = sample()
         record = {**json.loads(members["json"]), **meta}
         writer.add("k", {**members, "json": json.dumps(record).encode()})
     with pytest.raises(UserError, match=r"train-000000\.tar.*in its \.json is"):
-        shard_index.read([str(place)])
+        shard_index.read([str(path)])
 
 
 def test_an_older_index(tmp_path: Path) -> None:
     """Keeps away: a table without captions taken for samples that have none."""
-    place = write(tmp_path)
+    path = write(tmp_path)
     rows = [{"key": "a", "shard": "train-000000", "offset": 0, "bytes": 9}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / training_shards.INDEX)
     with pytest.raises(UserError, match=r"index\.parquet"):
-        shard_index.read([str(place)])
+        shard_index.read([str(path)])
     empty = pa.Table.from_pylist([{"key": "a"}], training_shards.INDEX_SCHEMA)
     pq.write_table(empty, tmp_path / training_shards.INDEX)
     with pytest.raises(UserError, match="empty rows"):
-        shard_index.read([str(place)])
+        shard_index.read([str(path)])
 
 
 @pytest.mark.parametrize("content", [b"[1]", b"{", b"", b"[" * 10**5, b'"text"'])
@@ -141,17 +141,17 @@ def test_declared_sizes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("index", [True, False])
 def test_a_shard_without_its_whole_end(tmp_path: Path, missing: int, index: bool) -> None:
     """Keeps away: a copy that stopped in a shard's last bytes and is taken for whole."""
-    place = tmp_path / "train-000000.tar"
-    with training_shards.write_shard(str(place)) as (writer, written):
+    path = tmp_path / "train-000000.tar"
+    with training_shards.write_shard(str(path)) as (writer, written):
         writer.add("k-0", {"json": b"{}", "f00.jpg": b"x" * 700})
     if index:
         training_shards.write_index(str(tmp_path), {"train-000000": written.index})
     end = BLOCK * (2 + 1 + 2 + 2)
-    place.write_bytes(place.read_bytes()[:end])
-    assert len(shard_index.read([str(place)])) == 1
-    place.write_bytes(place.read_bytes()[: end - missing])
+    path.write_bytes(path.read_bytes()[:end])
+    assert len(shard_index.read([str(path)])) == 1
+    path.write_bytes(path.read_bytes()[: end - missing])
     with pytest.raises(UserError, match="is cut short"):
-        shard_index.read([str(place)])
+        shard_index.read([str(path)])
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,8 @@ def test_facts_of_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     none = {"type": "none", "before": None, "after": None}
     rendered = shard_index.read([str(write(tmp_path / "a", facts=none))])
     assert shard_index.facts(rendered) == [none] * 3
-    place = write(tmp_path / "b", dataset="photographs", facts=None)
-    others = shard_index.read([str(place)])
+    path = write(tmp_path / "b", dataset="photographs", facts=None)
+    others = shard_index.read([str(path)])
     reads = []
     read_at = training_shards.read_at
     monkeypatch.setattr(
@@ -192,6 +192,6 @@ def test_facts_of_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert shard_index.facts([*others, *rendered]) == [None] * 3 + [none] * 3
     assert len(reads) == 4
     monkeypatch.undo()
-    place.unlink()
+    path.unlink()
     with pytest.raises(UserError, match=r"train-000000\.tar"):
         shard_index.facts(others)

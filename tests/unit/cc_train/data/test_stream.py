@@ -166,9 +166,9 @@ def test_fewer_samples_than_a_step_needs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("index", [True, False])
 def test_a_shard_cut_short(tmp_path: Path, index: bool) -> None:
     pattern = write_shards(tmp_path, [4], index)
-    place = tmp_path / "train-000000.tar"
-    data = place.read_bytes()
-    place.write_bytes(data[: len(data) // 3])
+    path = tmp_path / "train-000000.tar"
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 3])
     with pytest.raises(UserError, match=r"cut short|unexpected end"):
         shard_index.read([pattern])
 

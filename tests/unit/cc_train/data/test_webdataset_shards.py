@@ -24,7 +24,7 @@ def pattern(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_samples_are_those_of_the_shards(pattern: str) -> None:
-    expected = [s for place in glob(pattern) for s in training_shards.read(place)]
+    expected = [s for path in glob(pattern) for s in training_shards.read(path)]
     samples = list(open_shards(pattern))
     assert [s["__key__"] for s in samples] == [s.key for s in expected]
     for sample, stored in zip(samples, expected, strict=True):

@@ -119,7 +119,7 @@ def test_the_interval_is_a_bootstrap_of_pairs() -> None:
 
 def test_other_pairs_are_said(runs: list[str], tmp_path: Path) -> None:
     fewer = evaluated(tmp_path / "fewer", {i.id: GOOD[i.id] for i in ITEMS[:5]}, ITEMS[:5])
-    rows = [scored_rows.read(place) for place in (runs[0], fewer)]
+    rows = [scored_rows.read(path) for path in (runs[0], fewer)]
     assert side_by_side.intervals(rows) == []
     notes = side_by_side.notes(rows)
     assert notes[0] == "total: not over the same number of pairs (bad 8, fewer 5)"
@@ -186,9 +186,9 @@ def test_the_command(runs: list[str], tmp_path: Path) -> None:
 
 def test_runs_of_one_name_are_told_apart(runs: list[str], tmp_path: Path) -> None:
     """By the end of their paths, never the whole: a page is for others to read."""
-    places = [runs[0], evaluated(tmp_path / "x" / "bad", BAD), evaluated(tmp_path / "y/bad", BAD)]
+    paths = [runs[0], evaluated(tmp_path / "x" / "bad", BAD), evaluated(tmp_path / "y/bad", BAD)]
     page = tmp_path / "compare.html"
-    done = compare(*places, runs[1], runs[1], "--json", "--out", page)
+    done = compare(*paths, runs[1], runs[1], "--json", "--out", page)
     names = [row["system"] for row in json.loads(done.stdout)["groups"]["total"]]
     assert set(names) == {
         f"{tmp_path.name}/bad", "x/bad", "y/bad", "<b>good", "<b>good (2)",
@@ -206,8 +206,8 @@ def test_the_folder_one_stands_in_has_a_name(
 @pytest.mark.parametrize("text", ["{", "{}", '{"groups": {"total": 3}, "conventions": ""}'])
 def test_what_is_no_evaluation(tmp_path: Path, text: str) -> None:
     (tmp_path / "scores.json").write_text(text)
-    for place in (tmp_path, tmp_path / "scores.json"):
-        done = compare(place)
+    for path in (tmp_path, tmp_path / "scores.json"):
+        done = compare(path)
         assert done.returncode == 2
         assert "no scores of cc-train evaluate" in done.stderr
     none = compare(tmp_path / "nowhere")

@@ -37,9 +37,9 @@ def evaluated(folder: Path, captions: dict[str, str], facts: bool = True) -> str
 
 def test_columns_and_gains(tmp_path: Path) -> None:
     """Keeps away: a captioner that always says “nothing changed” and leads by its CIDEr."""
-    places = [evaluated(tmp_path / "silent", SILENT), evaluated(tmp_path / "right", RIGHT)]
+    paths = [evaluated(tmp_path / "silent", SILENT), evaluated(tmp_path / "right", RIGHT)]
     page = tmp_path / "page.html"
-    done = cc_train("compare", *places, "--out", page, "--json")
+    done = cc_train("compare", *paths, "--out", page, "--json")
     assert done.returncode == 0, done.stderr
     content = json.loads(done.stdout)
     silent, right = content["groups"]["total"]
@@ -52,7 +52,7 @@ def test_columns_and_gains(tmp_path: Path) -> None:
     assert (gain["difference"], gain["low"], gain["high"]) == (100, 100, 100)
     assert len(content["CIDEr gained"]) == 1
     assert "<th>told apart</th>" in page.read_text()
-    shown = cc_train("compare", *places).stdout
+    shown = cc_train("compare", *paths).stdout
     assert "right over silent: exact +100.0 (+100.0 … +100.0, 95 %)" in shown
     assert "note: type and exact: share of the changed pairs" in shown
 
@@ -68,19 +68,19 @@ def test_the_mean_of_runs_with_and_without_facts_is_refused(tmp_path: Path, orde
 
 
 def test_one_without_facts(tmp_path: Path) -> None:
-    places = [evaluated(tmp_path / "a", RIGHT), evaluated(tmp_path / "b", SILENT, facts=False)]
-    rows = [scored_rows.read(place) for place in places]
+    paths = [evaluated(tmp_path / "a", RIGHT), evaluated(tmp_path / "b", SILENT, facts=False)]
+    rows = [scored_rows.read(path) for path in paths]
     assert "exact" not in rows[1].groups["total"]
     assert rows[1].exact == {}
     assert [gain.measure for gain in side_by_side.intervals(rows)] == ["CIDEr"]
-    done = cc_train("compare", *places)
+    done = cc_train("compare", *paths)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("facts", [[], {"shares": {}}, {"told apart": 3}])
 def test_damaged_facts(tmp_path: Path, facts: object) -> None:
-    place = Path(evaluated(tmp_path / "a", RIGHT)) / "evaluation/scores.json"
-    content = json.loads(place.read_text())
-    place.write_text(json.dumps({**content, "facts": facts or [3]}))
+    path = Path(evaluated(tmp_path / "a", RIGHT)) / "evaluation/scores.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "facts": facts or [3]}))
     with pytest.raises(UserError, match="no scores of cc-train evaluate"):
         scored_rows.read(str(tmp_path / "a"))

@@ -43,12 +43,12 @@ def evaluated(
 def test_columns_of_masks(tmp_path: Path) -> None:
     """Keeps away: two captioners with the same sentences, of which one masks nothing, that look
     the same side by side."""
-    places = [
+    paths = [
         evaluated(tmp_path / "plain"),
         evaluated(tmp_path / "chain", [[60, 20], [0, 20]], faithful=Share(3, 4)),
     ]
     page = tmp_path / "page.html"
-    done = cc_train("compare", *places, "--json", "--out", page)
+    done = cc_train("compare", *paths, "--json", "--out", page)
     assert done.returncode == 0, done.stderr
     content = json.loads(done.stdout)
     plain, chain = content["groups"]["total"]
@@ -57,7 +57,7 @@ def test_columns_of_masks(tmp_path: Path) -> None:
     assert [chain[name] for name in COLUMNS] == pytest.approx([62.5, 50, 200 / 3, 75])
     assert any("faithful: share of the captions of a change" in note for note in content["notes"])
     assert "<th>mIoU-change</th>" in page.read_text()
-    latex = cc_train("compare", *places, "--latex").stdout
+    latex = cc_train("compare", *paths, "--latex").stdout
     assert r"\textbf{62.5}" in latex
     assert "--" in latex
 
@@ -65,15 +65,15 @@ def test_columns_of_masks(tmp_path: Path) -> None:
 def test_figures_that_are_not_there_are_no_zeros(tmp_path: Path) -> None:
     """Keeps away: an mIoU-change of 0, or a traceback, where no pair is changed, and a share of no
     captions."""
-    place = evaluated(tmp_path / "a", [[100, 0], [0, 0]], faithful=NONE)
-    assert [name for name in COLUMNS if name in scored_rows.read(place).groups["total"]] == ["mIoU"]
+    path = evaluated(tmp_path / "a", [[100, 0], [0, 0]], faithful=NONE)
+    assert [name for name in COLUMNS if name in scored_rows.read(path).groups["total"]] == ["mIoU"]
 
 
 def test_masks_of_other_pairs_or_classes_are_said(tmp_path: Path) -> None:
     """Keeps away: the mIoU of two classes beside that of one, as if they were of one kind."""
     one = evaluated(tmp_path / "one", [[60, 20], [0, 20]])
     two = evaluated(tmp_path / "two", np.diag([8, 1, 1]), ("road", "building"))
-    rows = [scored_rows.read(place) for place in (one, two)]
+    rows = [scored_rows.read(path) for path in (one, two)]
     start = "not over the same masks"
     [note] = [note for note in side_by_side.notes(rows) if note.startswith(start)]
     assert note == f"{start} (one: 3 of change; two: 3 of building, road)"
@@ -83,8 +83,8 @@ def test_masks_of_other_pairs_or_classes_are_said(tmp_path: Path) -> None:
 def test_seeds_have_a_mean_of_their_masks(tmp_path: Path) -> None:
     """Keeps away: `NAME=RUN,RUN` that loses the masks."""
     matrices = ([[60, 20], [0, 20]], [[80, 0], [0, 20]])
-    places = [evaluated(tmp_path / str(n), matrix) for n, matrix in enumerate(matrices)]
-    row = several_runs.read(f"chain={','.join(places)}")
+    paths = [evaluated(tmp_path / str(n), matrix) for n, matrix in enumerate(matrices)]
+    row = several_runs.read(f"chain={','.join(paths)}")
     assert row.groups["total"]["mIoU-change"] == 75
     assert row.spread["total"]["mIoU-change"] == pytest.approx(35.36, abs=0.01)
     assert row.masks == "3 of change"
@@ -96,7 +96,7 @@ def test_seeds_have_a_mean_of_their_masks(tmp_path: Path) -> None:
 def test_damaged_masks(tmp_path: Path, damage: dict[str, Any]) -> None:
     """Keeps away: a traceback for a scores.json that somebody edited."""
     evaluated(tmp_path / "a", [[60, 20], [0, 20]], faithful=Share(3, 4))
-    place = tmp_path / "a/evaluation/scores.json"
-    place.write_text(json.dumps({**json.loads(place.read_text()), **damage}))
+    path = tmp_path / "a/evaluation/scores.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
     with pytest.raises(UserError, match="no scores of cc-train evaluate"):
         scored_rows.read(str(tmp_path / "a"))

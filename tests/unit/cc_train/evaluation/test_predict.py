@@ -42,9 +42,9 @@ class Looks:
         return [Caption(f"{tuple(pair.shape)} {pair.float().mean():.0f}") for pair in before_after]
 
 
-def write(place: Path, sides: list[int], captions: list[str]) -> str:
+def write(path: Path, sides: list[int], captions: list[str]) -> str:
     """A shard of samples whose images are squares of these sides, all of them grey 7."""
-    with tar.write_shard(str(place)) as (writer, _):
+    with tar.write_shard(str(path)) as (writer, _):
         for number, side in enumerate(sides):
             meta = {"id": str(number), "captions": captions, "frames": 2, "height": side,
                     "width": side, "tokenizer": "t", "tokenizer_sha256": TOKENIZER}  # fmt: skip
@@ -56,7 +56,7 @@ def write(place: Path, sides: list[int], captions: list[str]) -> str:
                 **{f"f0{frame}.png": image for frame in (0, 1)},
             }
             writer.add(f"d-test-{number}-change", members)
-    return str(place)
+    return str(path)
 
 
 def test_images_reach_a_captioner_in_its_own_size(tmp_path: Path) -> None:

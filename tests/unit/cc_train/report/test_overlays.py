@@ -40,13 +40,13 @@ def test_files_are_in_the_images_own_size(tmp_path: Path) -> None:
     images = np.zeros((24, 48, 3), np.uint8), np.full((24, 48, 3), 90, np.uint8)
     mask = np.zeros((8, 8), np.uint8)
     mask[:4] = 1
-    places = str(tmp_path / "mask.png"), str(tmp_path / "overlay.png")
-    overlays.write(Caption("it moved", mask=mask), images, *places)
-    written = cv2.imread(places[0], cv2.IMREAD_UNCHANGED)
+    paths = str(tmp_path / "mask.png"), str(tmp_path / "overlay.png")
+    overlays.write(Caption("it moved", mask=mask), images, *paths)
+    written = cv2.imread(paths[0], cv2.IMREAD_UNCHANGED)
     assert written.shape == (24, 48)
     assert (written[:12] == 1).all()
     assert not written[12:].any()
-    picture = cv2.imread(places[1])
+    picture = cv2.imread(paths[1])
     factor = -(-overlays.SIDE // 48)
     assert picture.shape == (24 * factor, 2 * 48 * factor + overlays.GAP, 3)
 

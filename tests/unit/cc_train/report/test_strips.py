@@ -40,27 +40,27 @@ def task_of(folder: Path, system: str, init: Path | None = None, **values: objec
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stage 1 whose head always says CODE, a captioner after it, and two images."""
-    place = tmp_path_factory.mktemp("imagining")
+    path = tmp_path_factory.mktemp("imagining")
     network = {"width": 64, "layers": 1, "text_length": 4}
-    first = task_of(place, "stage1", network=network, keyframes={"strategy": "uniform", "k": 2})
+    first = task_of(path, "stage1", network=network, keyframes={"strategy": "uniform", "k": 2})
     head = first.objective.network.to_logits
     with torch.no_grad():
         head[0].bias.fill_(0.5)  # as after a training
         head[1].weight.zero_()
         head[1].bias.copy_(torch.eye(len(head[1].bias))[CODE])
     about = {"frames": "tokens", "losses": {"reference_quirks": False}}
-    init = write_run(place / "1", "stage1", first, {**about, "network": network})
+    init = write_run(path / "1", "stage1", first, {**about, "network": network})
     decoder = {"width": 16, "heads": 2, "hidden": 16, "layers": 1, "length": 8}
     sizes = {"queries": {"k": K, "kind": "shared"}, "decoder": decoder}
-    second = task_of(place, "stage2", init, **sizes)
-    write_run(place / "2", "stage2", second, sizes)
-    alone = task_of(place, "stage2", network=network, **sizes)
-    write_run(place / "alone", "stage2", alone, sizes)
+    second = task_of(path, "stage2", init, **sizes)
+    write_run(path / "2", "stage2", second, sizes)
+    alone = task_of(path, "stage2", network=network, **sizes)
+    write_run(path / "alone", "stage2", alone, sizes)
     rng = np.random.default_rng(0)
     for name in ("before", "after"):
         noise = rng.integers(0, 256, (16, 16, 3)).astype(np.uint8)
-        (place / f"{name}.png").write_bytes(images.encode_image(noise, "png", 0))
-    return place
+        (path / f"{name}.png").write_bytes(images.encode_image(noise, "png", 0))
+    return path
 
 
 def pixels(folder: Path) -> torch.Tensor:

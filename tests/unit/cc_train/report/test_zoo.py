@@ -31,9 +31,9 @@ def evaluated(folder: Path, items: list[coco.Item] = ITEMS) -> Path:
     return folder
 
 
-def add(zoo: Path, place: Path, *more: object) -> Done:
+def add(zoo: Path, path: Path, *more: object) -> Done:
     about = ("--system", "Theirs", "--dataset", "spot", "--command", "make it")
-    return cc_train("zoo", "add", place, "--zoo", zoo, "--name", "theirs", *about, *more)
+    return cc_train("zoo", "add", path, "--zoo", zoo, "--name", "theirs", *about, *more)
 
 
 def test_captions_of_others_are_rescored(tmp_path: Path) -> None:
@@ -178,17 +178,17 @@ def test_every_column_of_a_reported_row_stays(tmp_path: Path) -> None:
 def test_captions_without_a_licence_are_not_copied(tmp_path: Path) -> None:
     """The row has the digest of the published file, and anybody with the file checks it."""
     zoo, file = tmp_path / "zoo", tmp_path / "published.json"
-    place = evaluated(tmp_path / "e")
+    path = evaluated(tmp_path / "e")
     file.write_text(json.dumps(CAPTIONS))
     published = ("--captions", file, "--captions-at", "theirs/work, sents.json")
-    assert "go together" in add(zoo, place, *published[:2]).stderr
-    assert "no such file" in add(zoo, place, "--captions", "x", *published[2:]).stderr
+    assert "go together" in add(zoo, path, *published[:2]).stderr
+    assert "no such file" in add(zoo, path, "--captions", "x", *published[2:]).stderr
     other = tmp_path / "other.json"
     other.write_text(json.dumps({**CAPTIONS, "k0": "the red cube moved"}))
-    refused = add(zoo, place, "--captions", other, *published[2:])
+    refused = add(zoo, path, "--captions", other, *published[2:])
     assert "its captions do not have its scores: BLEU-4" in refused.stderr
     assert not (zoo / "theirs").exists()
-    done = add(zoo, place, *published)
+    done = add(zoo, path, *published)
     assert done.returncode == 0, done.stderr
     text = "".join(one.read_text() for one in (zoo / "theirs").iterdir())
     assert "cube" not in text
@@ -198,7 +198,7 @@ def test_captions_without_a_licence_are_not_copied(tmp_path: Path) -> None:
     def check(*more: object) -> Done:
         return cc_train("zoo", "check", "theirs", "--zoo", zoo, *more)
 
-    references = ("--references", place / "references.json")
+    references = ("--references", path / "references.json")
     right = check("--captions", file, *references)
     assert right.returncode == 0, right.stderr
     assert right.stdout.endswith("as in the zoo\n")

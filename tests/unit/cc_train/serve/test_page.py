@@ -34,8 +34,8 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(tmp_path_factory: pytest.TempPathFactory, collected: Path) -> Iterator[Server]:
     waiting = tmp_path_factory.mktemp("waiting")
     for side in ("before", "after"):
-        place = waiting / f"site7_{side}.jpg"
-        place.write_bytes((EXAMPLES / f"scene6_{side}.jpg").read_bytes())
+        path = waiting / f"site7_{side}.jpg"
+        path.write_bytes((EXAMPLES / f"scene6_{side}.jpg").read_bytes())
     http_server = make(
         "captioner-mini",
         host="127.0.0.1",

@@ -38,10 +38,10 @@ PAIR = {"before": sent(encoded()), "after": sent(encoded(seed=1))}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("serve")
+    path = tmp_path_factory.mktemp("serve")
     for side in ("before", "after"):
-        (place / f"x_{side}.png").write_bytes(encoded(seed=len(side)))
-    return place
+        (path / f"x_{side}.png").write_bytes(encoded(seed=len(side)))
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -211,8 +211,8 @@ def test_files_of_the_page_allow_nothing_from_elsewhere(server: Server) -> None:
 
 def test_waiting_pairs_have_different_names() -> None:
     """Keeps away: two pairs of different folders of which the second overwrites the first."""
-    places = ["a/x_before.png", "b/x_before.png", "c/my scene.png", "c/__.png", "x.png", "x-2.png"]
-    assert servers.names([(place, "") for place in places]) == [
+    paths = ["a/x_before.png", "b/x_before.png", "c/my scene.png", "c/__.png", "x.png", "x-2.png"]
+    assert servers.names([(path, "") for path in paths]) == [
         "x", "x-2", "my_scene", "pair", "x-3", "x-2-2",
     ]  # fmt: skip
 

@@ -42,13 +42,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_same_captions_without_the_file(run: Path, tmp_path: Path) -> None:
     expected = Captioner.from_pretrained(run)(*PAIR)
-    place = tmp_path / "small"
-    done = cc_train("export", run, place, "--by-name")
+    path = tmp_path / "small"
+    done = cc_train("export", run, path, "--by-name")
     assert done.returncode == 0, done.stderr
-    assert not (place / frozen_networks.FILE).exists()
-    captioner = Captioner.from_pretrained(place)
+    assert not (path / frozen_networks.FILE).exists()
+    captioner = Captioner.from_pretrained(path)
     assert captioner(*PAIR).text == expected.text
-    card = (place / "README.md").read_text()
+    card = (path / "README.md").read_text()
     assert f"`{frozen_networks.FILE}` is not included: it is `{NAME}` of the toolkit" in card
     again = captioner.save_pretrained(tmp_path / "again")
     assert Captioner.from_pretrained(again)(*PAIR).text == expected.text
@@ -58,8 +58,8 @@ def test_weights_of_another_package_are_one_line(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keeps away: captions by other tokens than those that were trained on."""
-    place = tmp_path / "small"
-    assert cc_train("export", run, place, "--by-name").returncode == 0
+    path = tmp_path / "small"
+    assert cc_train("export", run, path, "--by-name").returncode == 0
     file = tmp_path / f"assets/{NAME}.safetensors"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
@@ -67,10 +67,10 @@ def test_weights_of_another_package_are_one_line(
     other = Shipped(sha256(file), len(content), "MIT", "another version")
     monkeypatch.setitem(registry.SHIPPED, NAME, other)
     with pytest.raises(UserError, match=f"is left out, and {NAME} has another SHA-256 here"):
-        Captioner.from_pretrained(place)
+        Captioner.from_pretrained(path)
     monkeypatch.delitem(registry.SHIPPED, NAME)
     with pytest.raises(UserError, match=f"no weights are named {NAME}"):
-        Captioner.from_pretrained(place)
+        Captioner.from_pretrained(path)
 
 
 def test_networks_of_ones_own_are_copied(run: Path, tmp_path: Path) -> None:

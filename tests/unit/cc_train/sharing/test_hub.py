@@ -124,6 +124,6 @@ def test_paths_are_no_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_card_is_of_its_place() -> None:
     card = 'Captioner.from_pretrained("mine")\n    cc-train caption mine a.png b.png\nmine\n'
-    assert model_card.with_place(card, ID) == (
+    assert model_card.with_path(card, ID) == (
         f'Captioner.from_pretrained("{ID}")\n    cc-train caption {ID} a.png b.png\nmine\n'
     )

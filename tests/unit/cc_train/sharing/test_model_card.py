@@ -77,8 +77,8 @@ def test_a_card_names_data_sets_and_limits_in_whole_sentences(tmp_path: Path) ->
 
 def test_a_card_names_no_folder_of_its_machine(tmp_path: Path) -> None:
     """Keeps away: the name of a user and of a project in what is published."""
-    place = Path.home() / "secret-project/words.json"
-    assert "secret-project" not in card(tmp_path, "pair", vocabulary=str(place))
+    path = Path.home() / "secret-project/words.json"
+    assert "secret-project" not in card(tmp_path, "pair", vocabulary=str(path))
 
 
 def test_a_card_names_the_language_model_that_it_needs(tmp_path: Path) -> None:

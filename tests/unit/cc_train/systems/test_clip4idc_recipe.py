@@ -42,8 +42,8 @@ def write(
     index: int = 0,
     facts: Sequence[Facts | None] = (),
 ) -> Path:
-    place = folder / f"{split}-{index:06d}.tar"
-    with tar.write_shard(str(place)) as (writer, _):
+    path = folder / f"{split}-{index:06d}.tar"
+    with tar.write_shard(str(path)) as (writer, _):
         for i in numbers:
             kind = "no_change" if i % 2 else "change"
             known = facts[i] if facts else None
@@ -52,7 +52,7 @@ def write(
             )
             frames = np.full((3, 32, 40, 3), 10 * i, np.uint8)
             writer.add(pair.key, sequences.encode(FrameSequence(pair, frames), "png", 95, {}))
-    return place
+    return path
 
 
 def test_a_mirrored_pair_keeps_its_caption_true() -> None:

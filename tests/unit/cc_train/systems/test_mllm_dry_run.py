@@ -14,8 +14,8 @@ from tests.commands import cc_train
 from tests.unit.cc_train.systems.test_mllm_estimate import small_blip, small_qwen
 
 
-def settings(place: Path, **more: object) -> Settings:
-    return Settings.model_validate({"model": {"weights": str(place), **more}})
+def settings(path: Path, **more: object) -> Settings:
+    return Settings.model_validate({"model": {"weights": str(path), **more}})
 
 
 def test_a_folder_with_a_configuration_alone(tmp_path: Path) -> None:

@@ -227,13 +227,13 @@ def test_words_look_through_learned_queries(folder: Path, family: str) -> None:
 
 def test_an_unknown_family_is_refused_with_its_attention_modules(folder: Path) -> None:
     """Keeps away: a model of another architecture that is adapted in no layer at all."""
-    place = small_mllm.save(folder, "smolvlm")
-    config = loading.read_config(place)
+    path = small_mllm.save(folder, "smolvlm")
+    config = loading.read_config(path)
     with pytest.raises(UserError, match=r"no family is named foo.*vision_model.*self_attn"):
-        loading.family_of(config, "foo", place)
+        loading.family_of(config, "foo", path)
     config.model_type = "unheard-of"
     with pytest.raises(UserError, match=r"unheard-of belongs to no family.*text_model"):
-        loading.family_of(config, None, place)
+        loading.family_of(config, None, path)
 
 
 def test_share_inside_is_of_what_the_mask_covers() -> None:

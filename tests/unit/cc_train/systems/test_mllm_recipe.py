@@ -37,10 +37,10 @@ QUIET = Console(quiet=True)
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four scenes of noise with masks, entities and features of a VQGAN; read only."""
-    place = tmp_path_factory.mktemp("shards")
-    backbone = small_weights.write_vqgan(place / "vqgan.safetensors")
+    path = tmp_path_factory.mktemp("shards")
+    backbone = small_weights.write_vqgan(path / "vqgan.safetensors")
     rng = np.random.default_rng(0)
-    with training_shards.write_shard(str(place / "train-000000.tar")) as (writer, written):
+    with training_shards.write_shard(str(path / "train-000000.tar")) as (writer, written):
         for scene in range(4):
             for kind, caption in CAPTIONS.items():
                 meta = {
@@ -64,8 +64,8 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     noise = rng.integers(0, 256, (SIDE, SIDE, 3)).astype(np.uint8)
                     members[f"f{frame:02}.jpg"] = encode_image(noise, "jpg", 90)
                 writer.add(f"set-train-{scene:06d}-{kind}", members)
-    training_shards.write_index(str(place), {"train-000000": written.index})
-    return place
+    training_shards.write_index(str(path), {"train-000000": written.index})
+    return path
 
 
 def settings(folder: Path, family: str, shards: Path, steps: int = 2, **more: Any) -> Any:
@@ -260,10 +260,10 @@ def test_a_converted_file_is_known_by_itself(folder: Path, tmp_path: Path) -> No
     model in other words."""
     from cc_train.systems.mllm import loading
 
-    place = small_mllm.save(tmp_path, "lm")
-    (place / loading.SOURCE).write_text("digest of the file")
-    (place / "generation_config.json").write_text('{"transformers_version": "6"}')
-    assert loading.fingerprint(place) == "digest of the file"
+    path = small_mllm.save(tmp_path, "lm")
+    (path / loading.SOURCE).write_text("digest of the file")
+    (path / "generation_config.json").write_text('{"transformers_version": "6"}')
+    assert loading.fingerprint(path) == "digest of the file"
 
 
 def test_shards_without_entities_are_refused(
@@ -337,16 +337,16 @@ def test_damaged_weights_are_told_in_a_line(tmp_path: Path) -> None:
     from cc_train.systems.mllm import loading
 
     loading.require()
-    place = small_mllm.save(tmp_path, "lm")
-    file = place / "model.safetensors"
+    path = small_mllm.save(tmp_path, "lm")
+    file = path / "model.safetensors"
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(UserError, match="Give a folder that transformers reads"):
-        loading.read(place, None)
+        loading.read(path, None)
     (tmp_path / "mine.gguf").write_bytes(b"GGUF")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CC_PREP_CACHE", str(tmp_path / "fresh"))
         with pytest.raises(UserError, match=r"mine\.gguf: .*Give a GGUF file"):
-            loading.place_of(str(tmp_path / "mine.gguf"))
+            loading.path_of(str(tmp_path / "mine.gguf"))
     assert list((tmp_path / "fresh" / "weights").iterdir()) == []
 
 
@@ -357,10 +357,10 @@ def test_a_model_without_a_tensor_is_refused(
     from cc_train.systems.mllm import loading
 
     loading.require()
-    place = small_mllm.save(tmp_path, "lm")
-    name = small_weights.lose_tensor(place, "q_proj")
+    path = small_mllm.save(tmp_path, "lm")
+    name = small_weights.lose_tensor(path, "q_proj")
     with pytest.raises(UserError, match=f"{name} of its LlamaForCausalLM is not there"):
-        loading.read(place, None)
+        loading.read(path, None)
     assert "newly initialized" not in capfd.readouterr().err
 
 

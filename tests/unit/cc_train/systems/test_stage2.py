@@ -140,8 +140,8 @@ def test_settings_are_checked_before_any_data(
 def test_stages_make_the_network_that_the_tokens_are_of(tmp_path: Path) -> None:
     """Keeps away: attention that `tokenize.config` dropped, and that a training used: the features
     of another network than the one that made its targets, without a word."""
-    place = tmp_path / "vqgan.safetensors"
-    vqgan = str(small_weights.write_vqgan(place, attention=(2,)))
+    path = tmp_path / "vqgan.safetensors"
+    vqgan = str(small_weights.write_vqgan(path, attention=(2,)))
     config = {"ddconfig": {"resolution": 64, "attn_resolutions": []}}
     network, file, unused = networks.vqgan(vqgan, config)
     tokenizer = networks.tokenizer_meta(network, file, unused, config)

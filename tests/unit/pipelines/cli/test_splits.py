@@ -24,13 +24,13 @@ from tests.conftest import Command
 from tests.miniatures import MAKERS, image, write
 
 
-def photograph(place: Path, seed: int, noise: int = 0) -> None:
+def photograph(path: Path, seed: int, noise: int = 0) -> None:
     """A smooth image by its seed; with noise a near duplicate of it."""
-    place.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     coarse = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), np.uint8)
     pixels = cv2.resize(coarse, (96, 96), interpolation=cv2.INTER_CUBIC).astype(int)
     pixels += np.random.default_rng(noise).integers(-3, 4, pixels.shape) if noise else 0
-    cv2.imwrite(str(place), pixels.clip(0, 255).astype(np.uint8))
+    cv2.imwrite(str(path), pixels.clip(0, 255).astype(np.uint8))
 
 
 @pytest.fixture(scope="module")
@@ -109,26 +109,26 @@ def test_a_column_groups(tmp_path: Path) -> None:
 def test_a_column_that_rows_of_a_pair_leave_out_or_disagree_on(tmp_path: Path) -> None:
     """Keeps away: a group in two splits, and one large group of all pairs without one."""
     lines = ["before,after,site,id", "a.png,b.png,A,1", "a.png,b.png,,1", "c.png,d.png,A,2"]
-    place = tmp_path / "pairs.csv"
-    place.write_text("\n".join([*lines, "e.png,f.png,,3"]))
+    path = tmp_path / "pairs.csv"
+    path.write_text("\n".join([*lines, "e.png,f.png,,3"]))
     settings = manifest.load("own", root=str(tmp_path))
     assert table.groups(settings, "site") == {"1": "A", "2": "A"}
-    place.write_text("\n".join([*lines, "a.png,b.png,B,1"]))
+    path.write_text("\n".join([*lines, "a.png,b.png,B,1"]))
     with pytest.raises(UserError, match="row 5: '1' is in an earlier row with another site"):
         table.groups(settings, "site")
 
 
 def test_pairs_without_a_group_are_counted(tmp_path: Path) -> None:
     """Keeps away: a division that is called grouped by a column which is empty by mistake."""
-    place = tmp_path / "pairs.csv"
+    path = tmp_path / "pairs.csv"
     lines = ["before,after,site,id", *(f"{i}.png,{i}.png,,{i}" for i in range(6))]
-    place.write_text("\n".join(lines))
+    path.write_text("\n".join(lines))
     command = ("split", "own", "--root", tmp_path, "--group", "site", "--distance=none")
     command = (*command, "--shares", "train=2,test=1")
     done = commands.cc_prep(*command)
     assert done.returncode == 2
-    assert f"{place}: column 'site' is empty. Fill it, or leave out --group" in done.stderr
-    place.write_text("\n".join([*lines[:5], "4.png,4.png,A,4", "5.png,5.png,A,5"]))
+    assert f"{path}: column 'site' is empty. Fill it, or leave out --group" in done.stderr
+    path.write_text("\n".join([*lines[:5], "4.png,4.png,A,4", "5.png,5.png,A,5"]))
     done = commands.cc_prep(*command)
     assert done.returncode == 0, done.stderr
     about = json.loads((tmp_path / "splits.json").read_text())["about"]

@@ -63,10 +63,10 @@ def test_a_done_file_of_strangers_is_no_done_shard(tmp_path: Path, change: dict[
     """Keeps away: a shard that is left out because a damaged file says that it is done."""
     state = State(str(tmp_path))
     state.write_done(DONE)
-    place = tmp_path / ".state/train-000000.done.json"
-    place.write_text(json.dumps({**asdict(DONE), **change}))
+    path = tmp_path / ".state/train-000000.done.json"
+    path.write_text(json.dumps({**asdict(DONE), **change}))
     assert state.done() == {}
-    place.write_text(json.dumps(asdict(DONE)))
+    path.write_text(json.dumps(asdict(DONE)))
     assert state.done() == {"train-000000": DONE}
 
 

@@ -55,7 +55,7 @@ def of_another_host(age: float = 0.0, id: str = "theirs") -> dict[str, object]:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest) -> Iterator[str]:
+def path(request: pytest.FixtureRequest) -> Iterator[str]:
     """A folder of its own on an object store."""
     folder = f"memory://lock-{abs(hash(request.node.name))}"
     yield folder
@@ -68,15 +68,15 @@ def write(folder: str, value: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(("age", "alive"), [(0, True), (1000, False)])
-def test_another_hosts_lock_counts_while_it_beats(place: str, age: int, alive: bool) -> None:
-    write(place, of_another_host(age))
-    assert (lock.holder(place) is not None) == alive
+def test_another_hosts_lock_counts_while_it_beats(path: str, age: int, alive: bool) -> None:
+    write(path, of_another_host(age))
+    assert (lock.holder(path) is not None) == alive
 
 
 @pytest.mark.parametrize("off", [-86400, 86400])
 @pytest.mark.parametrize("beats", [True, False])
 def test_a_host_with_another_clock(
-    place: str, monkeypatch: pytest.MonkeyPatch, off: int, beats: bool
+    path: str, monkeypatch: pytest.MonkeyPatch, off: int, beats: bool
 ) -> None:
     """Keeps away: a living job's lock taken over, and a dead one's kept for a day."""
     monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
@@ -84,56 +84,56 @@ def test_a_host_with_another_clock(
 
     def beating() -> None:
         while not stop.wait(0.05):
-            write(place, of_another_host(off))
+            write(path, of_another_host(off))
 
-    write(place, of_another_host(off))
+    write(path, of_another_host(off))
     thread = threading.Thread(target=beating)
     if beats:
         thread.start()
         try:
-            with pytest.raises(UserError, match="process 1 on elsewhere"), lock.locked(place):
+            with pytest.raises(UserError, match="process 1 on elsewhere"), lock.locked(path):
                 pass
         finally:
             stop.set()
             thread.join()
     else:
-        with lock.locked(place):
+        with lock.locked(path):
             pass
-        assert storage.list_files(f"{place}/.state") == []
+        assert storage.list_files(f"{path}/.state") == []
 
 
 def test_a_lock_that_was_taken_over_is_left_to_its_owner(
-    place: str, monkeypatch: pytest.MonkeyPatch
+    path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keeps away: a laptop that wakes up, renews its old lock and removes the other's."""
     monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.02)
     lost, theirs = threading.Event(), of_another_host()
-    with lock.locked(place, lost.set) as held:
-        write(place, theirs)
+    with lock.locked(path, lost.set) as held:
+        write(path, theirs)
         assert lost.wait(30)
         assert held.lost
         assert held.taken_by is not None
         assert str(held.taken_by) == "process 1 on elsewhere"
-    assert storage.read_json(f"{place}/.state/lock.json") == theirs
+    assert storage.read_json(f"{path}/.state/lock.json") == theirs
 
 
-def test_a_lock_taken_over_at_the_very_end_is_left_too(place: str) -> None:
+def test_a_lock_taken_over_at_the_very_end_is_left_too(path: str) -> None:
     theirs = of_another_host()
-    with lock.locked(place) as held:
-        write(place, theirs)
+    with lock.locked(path) as held:
+        write(path, theirs)
     assert held.lost
-    assert storage.read_json(f"{place}/.state/lock.json") == theirs
+    assert storage.read_json(f"{path}/.state/lock.json") == theirs
 
 
-def test_of_many_that_take_over_one_gets_it(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_that_take_over_one_gets_it(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: two jobs that both watched a dead lock, and both go on."""
     monkeypatch.setattr(lock, "STALE_SECONDS", 0.2)
-    write(place, of_another_host(1000))
+    write(path, of_another_host(1000))
     holds, ends, refused = [], threading.Event(), []
 
     def take() -> None:
         try:
-            with lock.locked(place):
+            with lock.locked(path):
                 holds.append(1)
                 ends.wait(30)
         except UserError as error:
@@ -184,19 +184,19 @@ def test_a_file_system_without_locks_has_files_in_their_place(
 
 
 def test_works_on_an_object_store() -> None:
-    place = "memory://lock-test"
-    with lock.locked(place), pytest.raises(UserError), lock.locked(place):
+    path = "memory://lock-test"
+    with lock.locked(path), pytest.raises(UserError), lock.locked(path):
         pass
     assert lock.holder("memory://lock-test") is None
 
 
-def test_how_long_a_silent_holder_counts(place: str) -> None:
+def test_how_long_a_silent_holder_counts(path: str) -> None:
     """Keeps away: a job of another host whose lock is taken over between two of its beats."""
     assert lock.HEARTBEAT_SECONDS == 10
     assert lock.STALE_SECONDS == 90, "several beats may be late"
     for age, alive in ((80, True), (-80, True), (100, False), (-100, False)):
-        write(place, of_another_host(age))
-        assert (lock.holder(place) is not None) is alive, age
+        write(path, of_another_host(age))
+        assert (lock.holder(path) is not None) is alive, age
 
 
 def test_the_lock_is_renewed_while_it_is_held(
@@ -238,7 +238,7 @@ def test_a_damaged_lock_is_none(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize(("processes", "held"), [("here", False), ("elsewhere", True), ("", True)])
 def test_a_dead_process_of_this_machine_holds_no_stores_lock(
-    place: str, monkeypatch: pytest.MonkeyPatch, processes: str, held: bool
+    path: str, monkeypatch: pytest.MonkeyPatch, processes: str, held: bool
 ) -> None:
     """Keeps away: 90 seconds of waiting after a kill, and a lock that is taken from another host's
     process of a number that nobody has here."""
@@ -246,11 +246,11 @@ def test_a_dead_process_of_this_machine_holds_no_stores_lock(
     ended.wait()
     monkeypatch.setattr(lock, "_processes", lambda: "here")
     record = {**of_another_host(), "pid": ended.pid, "processes": processes}
-    storage.write_json(lock._place(place), record)
+    storage.write_json(lock._path(path), record)
     if held:
-        with pytest.raises(UserError, match="a job is at work there"), lock.locked(place):
+        with pytest.raises(UserError, match="a job is at work there"), lock.locked(path):
             pass
         return
-    assert lock.holder(place) is None
-    with lock.locked(place):
-        assert lock.holder(place).pid == os.getpid()
+    assert lock.holder(path) is None
+    with lock.locked(path):
+        assert lock.holder(path).pid == os.getpid()

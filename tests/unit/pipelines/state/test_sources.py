@@ -188,13 +188,13 @@ def test_shards_of_a_split_that_was_renamed_are_named(job: Job, root: Path, tmp_
 def test_folders_of_an_older_version_are_continued(job: Job, tmp_path: Path) -> None:
     """Keeps away: sequences that no later step takes, since nothing says what they came from."""
     job(interpolate, limit=2)
-    place = tmp_path / "out/sequences" / provenance.FILE
-    record = json.loads(place.read_text())
+    path = tmp_path / "out/sequences" / provenance.FILE
+    record = json.loads(path.read_text())
     del record[sources.KEY]
-    place.write_text(json.dumps(record))
+    path.write_text(json.dumps(record))
     assert job(build_from_out, "captions.normalise=[lowercase]") == ""
     job(interpolate)
-    assert sources.recorded_in(json.loads(place.read_text()))["pairs"] == {"train": 3, "val": 2}
+    assert sources.recorded_in(json.loads(path.read_text()))["pairs"] == {"train": 3, "val": 2}
 
 
 def test_pairs_that_came_later_are_named(job: Job, tmp_path: Path) -> None:

@@ -60,20 +60,20 @@ def test_masks_and_truth_are_found(synth_root: Path) -> None:
     for pair in (p for split in settings.splits for p in datasets.pairs(settings, split)):
         references = (pair.mask, pair.mask_before, pair.mask_after)
         if pair.kind == "change":
-            assert all((synth_root / str(place)).is_file() for place in references)
+            assert all((synth_root / str(path)).is_file() for path in references)
         else:
             assert references == (EMPTY_MASK,) * 3
         assert [t for t, _ in pair.truth] == [i / 8 for i in range(1, 8)]
-        assert all((synth_root / place).is_file() for _, place in pair.truth)
+        assert all((synth_root / path).is_file() for _, path in pair.truth)
 
 
 def test_a_missing_true_frame_moves_no_other(root: Path) -> None:
     """Keeps away: frames at another time than their own because one file is not there."""
     for folder, missing in (("sc/000000", 2), ("nsc/000000", 3), ("sc/000003", None)):
-        place = root / "truth" / folder
-        place.mkdir(parents=True)
+        path = root / "truth" / folder
+        path.mkdir(parents=True)
         for step in {1, 2, 3} - {missing}:
-            (place / f"{step:02d}.png").touch()
+            (path / f"{step:02d}.png").touch()
     first, second, whole, none = datasets.pairs(settings(root), "train")
     assert [t for t, _ in first.truth] == [0.25, 0.75]
     assert second.truth == (), "its last frame may be at 0.5 or at 2/3"
@@ -90,10 +90,10 @@ def test_pairs_with_fewer_true_frames_have_none(root: Path) -> None:
     split with other numbers of them, at the times of this one.
     """
     for folder, count in (("sc/000000", 7), ("nsc/000000", 3), ("sc/000001", 3)):
-        place = root / "truth" / folder
-        place.mkdir(parents=True)
+        path = root / "truth" / folder
+        path.mkdir(parents=True)
         for step in range(1, count + 1):
-            (place / f"{step:02d}.png").touch()
+            (path / f"{step:02d}.png").touch()
     first, second, *_ = datasets.pairs(settings(root), "train")
     assert [t for t, _ in first.truth] == [step / 8 for step in range(1, 8)]
     assert second.truth == ()
@@ -102,9 +102,9 @@ def test_pairs_with_fewer_true_frames_have_none(root: Path) -> None:
     ]
     # One stray file takes no other pair its frames.
     for folder, name in (("sc/000003", "07.png"), ("nsc/000003", "08.png")):
-        place = root / "truth" / folder
-        place.mkdir()
-        (place / name).touch()
+        path = root / "truth" / folder
+        path.mkdir()
+        (path / name).touch()
     assert [len(pair.truth) for pair in datasets.pairs(settings(root), "train")] == [7, 0, 1, 0]
     [other] = [p for p in datasets.pairs(settings(root), "val") if p.truth]
     assert [t for t, _ in other.truth] == [0.25, 0.5, 0.75]

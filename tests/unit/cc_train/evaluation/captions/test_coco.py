@@ -90,10 +90,10 @@ def test_predictions_of_other_systems(
     tmp_path: Path, layout: str, name: str, ids: list[str]
 ) -> None:
     items = items_of(miniatures.MAKERS[layout](tmp_path / "data"))
-    place = tmp_path / "theirs.json"
-    place.write_text(json.dumps(named(name, ids)))
+    path = tmp_path / "theirs.json"
+    path.write_text(json.dumps(named(name, ids)))
     predictions, predicted_items = coco.matched(
-        coco.read_predictions([str(place)]), items, predicted_only=True
+        coco.read_predictions([str(path)]), items, predicted_only=True
     )
     assert list(predictions.values()) == ids
     assert predicted_items == items[: len(ids)]
@@ -111,10 +111,10 @@ def test_predictions_are_not_replaced_by_their_evaluation(tmp_path: Path) -> Non
     theirs.mkdir()
     for name in ("sc_results.json", "predictions.json"):
         (theirs / name).write_text("[]")
-        for place in (theirs, theirs / name):
+        for path in (theirs, theirs / name):
             with pytest.raises(UserError, match="the evaluation would replace it"):
-                coco.check_apart(tmp_path / "other/../theirs", [str(other), str(place)])
-            coco.check_apart(other, [str(place)])
+                coco.check_apart(tmp_path / "other/../theirs", [str(other), str(path)])
+            coco.check_apart(other, [str(path)])
     coco.check_apart(theirs, [str(theirs / "mine.json")])
 
 
@@ -176,11 +176,11 @@ def test_scorers_folder(tmp_path: Path) -> None:
     ],
 )
 def test_predictions_that_do_not_fit(tmp_path: Path, written: str, message: str) -> None:
-    place = tmp_path / "theirs.json"
-    place.write_text(written)
+    path = tmp_path / "theirs.json"
+    path.write_text(written)
     items = [coco.Item("k7", ("a",), (), "7.png", ("7",)), coco.Item("k8", ("b",), (), "8.png")]
     with pytest.raises(UserError) as caught:
-        coco.matched(coco.read_predictions([str(place)]), items)
+        coco.matched(coco.read_predictions([str(path)]), items)
     assert message in str(caught.value)
 
 
@@ -198,8 +198,8 @@ def test_every_pair_answers_to_its_own_names(names: list[str]) -> None:
 
 
 def test_cocos_own_reader_and_scorer_take_our_files(tmp_path: Path) -> None:
-    [place] = [p for p in golden("caption_metrics") if p.is_dir()]
-    known = json.loads((place / "own_40.json").read_text())
+    [path] = [p for p in golden("caption_metrics") if p.is_dir()]
+    known = json.loads((path / "own_40.json").read_text())
     facts = [
         {"key": f"spot-test-{id}-change", "image_id": f"{id}.png", "kind": "change",
          "captions": known["references"][id]}
@@ -233,7 +233,7 @@ def test_captions_of_shards_whose_pairs_have_no_caption(
     shards, _ = token_shards.write(tmp_path / "shards", 1)
     first, second = shard_index.read([shards])
     entries = [first, replace(second, captions=())]
-    monkeypatch.setattr(shard_index, "read", lambda places: entries)
+    monkeypatch.setattr(shard_index, "read", lambda paths: entries)
     (tmp_path / "theirs.json").write_text(json.dumps({e.key: "a car left" for e in entries}))
     done = cc_train("evaluate", "--predictions", tmp_path / "theirs.json",
                     "--shards", shards, "--out", tmp_path / "out")  # fmt: skip
@@ -341,19 +341,19 @@ def test_predictions_of_pairs_without_captions(tmp_path: Path) -> None:
         {"key": "spot-test-7-change", "image_id": "7.png", "captions": ["a car left"]},
         {"key": "spot-test-8-change", "image_id": "8.png", "captions": []},
     ]
-    place, theirs = tmp_path / "references.json", tmp_path / "theirs.json"
-    place.write_text(json.dumps(reference_files.references(metas)))
-    assert COCO(str(place)).getImgIds() == ["7.png"]
+    path, theirs = tmp_path / "references.json", tmp_path / "theirs.json"
+    path.write_text(json.dumps(reference_files.references(metas)))
+    assert COCO(str(path)).getImgIds() == ["7.png"]
     theirs.write_text(json.dumps({"7": "a car left", "8": "a car left"}))
-    files = ("--predictions", theirs, "--references", place)
+    files = ("--predictions", theirs, "--references", path)
     done = cc_train("evaluate", *files, "--out", tmp_path / "scores")
     assert done.returncode == 0, done.stderr
     assert "left out: 1 prediction of pairs without captions" in done.stderr
     again = coco.read_uncaptioned(str(tmp_path / "scores/references.json"))
     assert [item.name for item in again] == ["8.png"]
-    assert list(score_predictions.score(theirs, place, measures=["CIDEr"]).items) == ["7.png"]
+    assert list(score_predictions.score(theirs, path, measures=["CIDEr"]).items) == ["7.png"]
     theirs.write_text(json.dumps({"7": "a car left", "9": "a car left"}))
     assert "of no pair of the references, such as '9'" in cc_train("evaluate", *files).stderr
-    place.write_text(json.dumps({"annotations": [], coco.coco.WITHOUT_CAPTIONS: 3}))
+    path.write_text(json.dumps({"annotations": [], coco.coco.WITHOUT_CAPTIONS: 3}))
     with pytest.raises(UserError, match="is no list of ids"):
-        coco.read_uncaptioned(str(place))
+        coco.read_uncaptioned(str(path))

@@ -93,9 +93,9 @@ def test_each_sample_is_read_once_for_its_caption_and_mask(
     reads: list[str] = []
     plain = training_shards.read_at
 
-    def counted(place: str, key: str, offset: int, size: int) -> training_shards.TrainingSample:
+    def counted(path: str, key: str, offset: int, size: int) -> training_shards.TrainingSample:
         reads.append(key)
-        return plain(place, key, offset, size)
+        return plain(path, key, offset, size)
 
     monkeypatch.setattr(training_shards, "read_at", counted)
     validation = Validation(entries, tmp_path / "run")
@@ -136,8 +136,8 @@ def test_masks_are_written_as_anybody_s_are_scored(tmp_path: Path) -> None:
     pattern = write(tmp_path, (band(0, 32), one), (band(8, 16), one), (None, one))
     entries, items = shard_items.captioned([pattern])
     out = tmp_path / "out"
-    score_captioner.score(Points(), entries, items, 1, QUIET, place=out)
-    scores, _ = score_captioner.score(Points(), entries[1:], items[1:], 1, QUIET, place=out)
+    score_captioner.score(Points(), entries, items, 1, QUIET, path=out)
+    scores, _ = score_captioner.score(Points(), entries[1:], items[1:], 1, QUIET, path=out)
     predicted, true = out / "predicted_masks", out / "true_masks"
     keys = [entry.key for entry in entries]
     assert [file.stem for file in sorted(predicted.iterdir())] == keys[1:]
@@ -154,7 +154,7 @@ def test_masks_of_somebody_else_are_left_alone(tmp_path: Path) -> None:
     own.parent.mkdir(parents=True)
     own.write_bytes(b"own")
     with pytest.raises(UserError, match="true_masks: masks of no evaluation"):
-        score_captioner.score(Points(), entries, items, 1, QUIET, place=tmp_path / "out")
+        score_captioner.score(Points(), entries, items, 1, QUIET, path=tmp_path / "out")
     assert own.read_bytes() == b"own"
 
 
