@@ -68,8 +68,8 @@ class Shipped:
 ASSETS = Path(__file__).parents[1] / "assets"
 SHIPPED = {
     "clip4idc-mini": Shipped(
-        sha256="d882f0b7ec9b173aedbf6476b8e9c1bf8bb26f9671c180aaf81933d2afbbe99e",
-        bytes=7_055_862,
+        sha256="aec68a9e126f747b1b98818c5d463b536204b494ea456474fa47e1c64f767901",
+        bytes=7_055_870,
         licence="MIT",
         about="a small CLIP4IDC of rendered scenes (docs/weights.md)",
     ),

@@ -12,6 +12,7 @@ scenes() { echo $(( ($1 * ${SHARE:-100} + 99) / 100 )); }
 # Scenes to train on, large for the VQGAN and small for CLIP4IDC; true frames to measure with.
 $prep synth "$at/large" --scenes "$(scenes 600)" --seed 1000 --size 224
 $prep synth "$at/small" --scenes "$(scenes 4000)" --seed 2000 --size 112
+$prep synth "$at/more" --scenes "$(scenes 10650)" --seed 7 --size 112
 $prep synth "$at/truth" --scenes "$(scenes 200)" --seed 4000 --size 112 --truth
 $prep synth "$at/fresh" --scenes "$(scenes 40)" --seed 3000 --size 224
 $prep videos "$at/videos"
@@ -23,6 +24,8 @@ $prep interpolate video --root "$at/videos" --out "$at/video-seq" \
   --set interpolate.depth=1 --set video.stride=4
 $prep interpolate synth --root "$at/small" --out "$at/small-seq" --set image_size=112 \
   --set interpolate.method=crossfade --set interpolate.depth=1
+$prep interpolate synth --root "$at/more" --out "$at/more-seq" --set image_size=112 \
+  --set interpolate.method=crossfade --set interpolate.depth=1 --set name=more
 $prep interpolate synth --root "$at/truth" --out "$at/truth-seq" --set image_size=112 \
   --set interpolate.method=crossfade
 $prep interpolate synth --root "$at/fresh" --out "$at/fresh-seq"
@@ -51,11 +54,16 @@ $train clip4idc --out "$at/runs/clip4idc" --config clip4idc-mini ${STEPS:+--step
 $train clip4idc --out "$at/runs/clip4idc-2" --config clip4idc-mini --init "$at/runs/clip4idc" \
   --set clip_lr_scale=1 --set 'facts={}' --set data.reverse=true --set loop.warmup_steps=30 \
   --set loop.steps=1750 ${STEPS:+--steps $STEPS} --shards "$at/small-seq/sequences/*.tar"
+# And on three times as many pairs, with more weight on how objects look: shapes come last.
+$train clip4idc --out "$at/runs/clip4idc-3" --config clip4idc-mini --init "$at/runs/clip4idc-2" \
+  --set clip_lr_scale=1 --set 'facts={looks: 2, objects: 1}' --set data.reverse=true \
+  --set loop.warmup_steps=50 --set loop.precision=bfloat16 --set loop.validate_every=200 \
+  --set loop.steps=2400 ${STEPS:+--steps $STEPS} --shards "$at/more-seq/sequences/*.tar"
 
 $train export "$at/runs/vqgan" "$at/weights/vqgan-mini" --license mit \
   --shards "$at/fresh-seq/sequences/*.tar"
 $train export "$at/runs/vqgan-f8-3" "$at/weights/vqgan-mini-f8" --license mit \
   --shards "$at/fresh-seq/sequences/*.tar"
-$train export "$at/runs/clip4idc-2" "$at/weights/clip4idc-mini" --license mit \
+$train export "$at/runs/clip4idc-3" "$at/weights/clip4idc-mini" --license mit \
   --shards "$at/truth-seq/sequences/*.tar"
 echo "To ship them: copy $at/weights into cc_prep/assets and their SHA-256 into cc_prep/weights/registry.py"
