@@ -28,7 +28,7 @@ import click
 import yaml
 from lib import curves, tables
 from lib.ablation_rows import FEATURES, TABLES, Row, Stage1
-from lib.lab import Lab, place_of_results
+from lib.lab import Lab, path_of_results
 from lib.results import Results, digest
 from lib.trainings import render, run, sets
 
@@ -79,7 +79,7 @@ def main(
         raise click.UsageError(f"--row: no table has {', '.join(sorted(unknown))}")
     rows = [row for row in rows if not names or row.name in names]
     trial = share != 100 or steps is not None
-    lab = Ablation(Path(out), share, steps, place_of_results(results, out, RESULTS, trial))
+    lab = Ablation(Path(out), share, steps, path_of_results(results, out, RESULTS, trial))
     lab.work(rows, seeds, jobs)
     known = lab.known(row for table in TABLES.values() for row in table)
     for table in tables_asked or TABLES:
@@ -193,9 +193,9 @@ class Ablation(Lab[Row]):
         self, stage: str, folder: Path, build: Path, seed: int, options: list[object]
     ) -> Path:
         """Trains a stage with the manifest's settings, or resumes; the folder of the run."""
-        place = build / "shards"
+        shards = build / "shards"
         run("cc-train", stage, "--config", CONFIG, "--out", folder,
-            "--shards", place / "train-*.tar", "--valid", place / "val-*.tar",
+            "--shards", shards / "train-*.tar", "--valid", shards / "val-*.tar",
             *sets("loop.threads=1", f"loop.seed={seed}"), *options,
             *(["--steps", self.steps] if self.steps else []))  # fmt: skip
         return folder

@@ -123,7 +123,7 @@ TRAINING_OPTIONS: list[click.Parameter] = [
         f"package ({RECIPES}). Without it all settings have their defaults.",
     ),
     click.Option(
-        ["--init"], metavar="PLACE", help="A run or weights to start from, as described above."
+        ["--init"], metavar="PATH", help="A run or weights to start from, as described above."
     ),
     click.Option(["--steps"], type=click.IntRange(1), help="Short for --set loop.steps=N."),
     click.Option(

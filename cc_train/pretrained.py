@@ -1,4 +1,4 @@
-"""A trained captioner in a user's hands: `Captioner.from_pretrained(place)(before, after)`."""
+"""A trained captioner in a user's hands: `Captioner.from_pretrained(path)(before, after)`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Captioner:
         (`OWNER/NAME`; extra `[hub]`). device: `cpu`, `cuda`, or `auto`, which takes a GPU where
         there is one. revision: a branch, tag or commit on the hub.
 
-        Raises UserError for a place that is none of these, is damaged, or is no captioner's, and
+        Raises UserError for a path that is none of these, is damaged, or is no captioner's, and
         for an id without a network unless it was fetched before.
         """
         folder = hub.locate(os.fspath(path), revision)

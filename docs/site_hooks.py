@@ -38,6 +38,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.remove(file)
     paths = sorted({path for pattern in PUBLISHED for path in root.glob(pattern)})
     for path in paths:
-        place = path.relative_to(root).as_posix()
-        files.append(File(place, str(root), config.site_dir, config.use_directory_urls))
+        relative = path.relative_to(root).as_posix()
+        files.append(File(relative, str(root), config.site_dir, config.use_directory_urls))
     return files

@@ -186,8 +186,8 @@ def _cause(error: BaseException) -> Exception:
     if isinstance(error, UserError):
         return error
     if isinstance(error, OSError) and error.errno:
-        place = f"{error.filename}: " if error.filename else ""
-        return JobFailed(f"a worker met: {place}{os.strerror(error.errno)}")
+        file = f"{error.filename}: " if error.filename else ""
+        return JobFailed(f"a worker met: {file}{os.strerror(error.errno)}")
     if isinstance(error, JobFailed):
         return JobFailed(str(error).partition("\n")[0])  # Ray adds lines of its own to it
     return JobFailed(f"{named_line(error)} (Ray's log: {LOG})")

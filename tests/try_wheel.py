@@ -129,8 +129,8 @@ def main() -> None:
     parser.add_argument("wheel", type=Path)
     parser.add_argument("--download", action="store_true", help="install all dependencies anew")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        try_all(Tried(Path(place), options.wheel.absolute(), options.download))
+    with tempfile.TemporaryDirectory() as folder:
+        try_all(Tried(Path(folder), options.wheel.absolute(), options.download))
     print("the wheel does what the docs say")
 
 

@@ -14,7 +14,7 @@ import yaml
 from cc_prep import manifest, storage
 from cc_train.runs import run_folder
 from lib import tables, trainings
-from lib.lab import Lab, place_of_results
+from lib.lab import Lab, path_of_results
 from lib.results import Results, digest, stored
 from lib.trainings import run, sets
 
@@ -196,7 +196,7 @@ def command(plan: Plan) -> click.Command:
         paths = [tuple(value.partition("=")[::2]) for value in values]
         for name, path in paths:
             if not (name and path) or name in plan.variants:
-                raise click.BadParameter("NAME=PATH, where no variant has this NAME")
+                raise click.BadParameter(f"{option.metavar}, where no variant has this NAME")
             if option.name == "scored" and not trainings.scores_file(Path(path)).is_file():
                 raise click.BadParameter(f"{path} holds no scores of cc-train evaluate")
         return paths
@@ -230,7 +230,7 @@ def command(plan: Plan) -> click.Command:
     ) -> None:
         """Trains the variants without a result, and writes the table."""
         trial = steps is not None
-        file = place_of_results(results, out, plan.results, trial)
+        file = path_of_results(results, out, plan.results, trial)
         lab = Comparison(
             Path(out), file, replace(plan, steps=plan.steps if steps is None else steps)
         )

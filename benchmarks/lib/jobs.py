@@ -56,11 +56,11 @@ def make_pairs(folder: Path, count: int) -> None:
 
 def job(folder: Path, out: str, step: str, *arguments: str) -> float:
     """Seconds of a step of `cc-prep` on the pairs; what it wrote stays in folder/out."""
-    paths = ("--root", f"{folder}/pairs", "--out", f"{folder}/{out}")
+    folders = ("--root", f"{folder}/pairs", "--out", f"{folder}/{out}")
     settings = ("--set", LAYOUT, "--set", "shards.pairs_per_shard=8")
     began = time.perf_counter()
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        cli.main([step, NAME, *paths, *settings, *arguments], standalone_mode=False)
+        cli.main([step, NAME, *folders, *settings, *arguments], standalone_mode=False)
     return time.perf_counter() - began
 
 

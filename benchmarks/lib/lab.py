@@ -119,6 +119,6 @@ class Lab(ABC, Generic[Variant]):
             append(self.results, {**line, **trainings.figures(scores), **notes})
 
 
-def place_of_results(results: str | None, out: str, published: str, trial: bool) -> Path:
+def path_of_results(results: str | None, out: str, published: str, trial: bool) -> Path:
     """The file of --results: by default the published one, for a trial one in its own folder."""
     return Path(results or (f"{out}/trial.jsonl" if trial else published))

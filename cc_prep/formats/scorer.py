@@ -78,14 +78,14 @@ def export(
     _check_target(target)
     captions: dict[str, dict[int, list[str]]] = {CHANGED: {}, UNCHANGED: {}}
     numbers, pairs, paths = _Numbers(), 0, list(shards)
-    with storage.write_folder(target) as place:
+    with storage.write_folder(target) as folder:
         for done, path in enumerate(paths, 1):
             for sample in training_shards.read(path):
                 after = UNCHANGED if sample.meta.get("kind") == NO_CHANGE else CHANGED
                 number = number_of(sample, "before")
                 listed = [str(caption) for caption in sample.meta.get("captions") or []]
                 captions[after].setdefault(number, []).extend(listed)
-                _write_features(place, sample, after, number, numbers)
+                _write_features(folder, sample, after, number, numbers)
                 pairs += 1
             progress(done, len(paths))
         splits = numbers.by_split()
@@ -97,9 +97,9 @@ def export(
             for caption in of_kind.get(number, ())
         )
         ids = {word: number for number, word in enumerate(words)}
-        (place / VOCABULARY).write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
-        (place / SPLITS).write_text(json.dumps(splits), encoding="utf-8")
-        _write_labels(place / LABELS, captions, ids, end_mark)
+        (folder / VOCABULARY).write_text(json.dumps(ids, ensure_ascii=False), encoding="utf-8")
+        (folder / SPLITS).write_text(json.dumps(splits), encoding="utf-8")
+        _write_labels(folder / LABELS, captions, ids, end_mark)
     return {"images": len(numbers.reference_of), "pairs": pairs}
 
 

@@ -44,10 +44,10 @@ def find(folder: str, kinds: tuple[ShardFormat, ...] = FORMATS) -> list[tuple[st
     """
     by_name = {kind.name: kind for kind in kinds}
     outputs = []
-    for place in (folder, *(storage.join(folder, kind.folder) for kind in kinds)):
-        record = provenance.read(place) if storage.is_folder(place) else None
+    for candidate in (folder, *(storage.join(folder, kind.folder) for kind in kinds)):
+        record = provenance.read(candidate) if storage.is_folder(candidate) else None
         if record is not None and record.get("format") in by_name:
-            outputs.append((place, by_name[record["format"]]))
+            outputs.append((candidate, by_name[record["format"]]))
     if not outputs:
         names = ", ".join(kind.name for kind in kinds)
         inside = ", ".join(f"{kind.folder}/" for kind in kinds)

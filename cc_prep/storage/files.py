@@ -1,6 +1,6 @@
 """The only door to files and object stores.
 
-A path is a plain one or any URL that fsspec knows (`s3://bucket/folder`). A file appears under
+A path is a local path or any URL that fsspec knows (`s3://bucket/folder`). A file appears under
 its name whole or not at all: locally by writing beside it and renaming, on an object store by one
 put of a finished file.
 """
@@ -28,7 +28,7 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 def is_remote(path: str) -> bool:
-    """Whether `path` is on an object store or another machine rather than a mounted path."""
+    """Whether `path` is on an object store or another machine rather than on a mounted disk."""
     return "://" in path and not path.startswith("file://")
 
 

@@ -58,7 +58,7 @@ def read_many(paths: Sequence[str]) -> list[bytes | None]:
     if any(set(path) & set("*?[") for path in paths):  # which `cat` would take for patterns
         return [_read_if_there(path) for path in paths]
 
-    def read(fs: Any, key: str) -> dict[str, Any]:
+    def read(fs: Any, _: str) -> dict[str, Any]:
         keys = [fs._strip_protocol(path) for path in paths]
         # A range, however long, spares s3fs from asking for the size of each first.
         answers = fs.cat(keys, on_error="return", start=0, end=LARGEST_OF_MANY)

@@ -30,7 +30,7 @@ SUFFIXES = (".json", ".jinja", ".safetensors", ".bin", ".txt", ".model")
 def locate_folder(path: str, model_type: str) -> Located:
     """A folder of a model of that type, named by its name and digest.
 
-    Raises UserError for a place that is no such folder, or that holds another type of model.
+    Raises UserError for what is no such folder, or holds another type of model.
     """
     folder = Path(path).expanduser()
     try:

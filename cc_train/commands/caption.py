@@ -119,7 +119,7 @@ def _run_and_images(paths: tuple[str, ...]) -> tuple[str, tuple[str, str] | None
 
 
 def _names_a_captioner(path: str) -> bool:
-    """Whether a path can be no image: a folder, a captioner of the package, an id on the hub."""
+    """Whether `path` is no image: a folder, a captioner of the package, or an id on the hub."""
     may_be_id = hub.is_id(path) and not path.lower().endswith(ENDINGS)
     return Path(path).is_dir() or run_folder.is_shipped(path) or may_be_id
 

@@ -10,8 +10,8 @@ from torch import nn
 class WithFrozen(nn.Module):
     """A module that takes a frozen one along when it is moved or cast.
 
-    The frozen module is no submodule: neither `state_dict` nor `parameters` has its tensors. It may
-    be None.
+    The frozen module is no submodule: neither `state_dict` nor `parameters` has its tensors. None
+    stands for no frozen module.
     """
 
     _frozen: nn.Module | None

@@ -25,7 +25,7 @@ $prep interpolate video --root "$at/videos" --out "$at/video-seq" \
 $prep interpolate synth --root "$at/small" --out "$at/small-seq" --set image_size=112 \
   --set interpolate.method=crossfade --set interpolate.depth=1
 $prep interpolate synth --root "$at/more" --out "$at/more-seq" --set image_size=112 \
-  --set interpolate.method=crossfade --set interpolate.depth=1 --set name=more
+  --set interpolate.method=crossfade --set interpolate.depth=1
 $prep interpolate synth --root "$at/truth" --out "$at/truth-seq" --set image_size=112 \
   --set interpolate.method=crossfade
 $prep interpolate synth --root "$at/fresh" --out "$at/fresh-seq"
@@ -54,10 +54,10 @@ $train clip4idc --out "$at/runs/clip4idc" --config clip4idc-mini ${STEPS:+--step
 $train clip4idc --out "$at/runs/clip4idc-2" --config clip4idc-mini --init "$at/runs/clip4idc" \
   --set clip_lr_scale=1 --set 'facts={}' --set data.reverse=true --set loop.warmup_steps=30 \
   --set loop.steps=1750 ${STEPS:+--steps $STEPS} --shards "$at/small-seq/sequences/*.tar"
-# And on three times as many pairs, with more weight on how objects look: shapes come last.
+# And on more pairs, with more weight on how objects look: shapes come last.
 $train clip4idc --out "$at/runs/clip4idc-3" --config clip4idc-mini --init "$at/runs/clip4idc-2" \
   --set clip_lr_scale=1 --set 'facts={looks: 2, objects: 1}' --set data.reverse=true \
-  --set loop.warmup_steps=50 --set loop.precision=bfloat16 --set loop.validate_every=200 \
+  --set loop.warmup_steps=50 --set loop.precision=bfloat16 --set loop.validate_every=200 --set loop.checkpoint_every=200 \
   --set loop.steps=2400 ${STEPS:+--steps $STEPS} --shards "$at/more-seq/sequences/*.tar"
 
 $train export "$at/runs/vqgan" "$at/weights/vqgan-mini" --license mit \

@@ -18,20 +18,20 @@ def started_from(init: Path | None, name: str | None) -> dict[str, str] | None:
     """The entry in a run's settings about the weights that --init names; None without any.
 
     init: a run, a packed captioner or a file of weights. name: the user's name for it, which is
-    recorded if it is no path on this machine. `path` is a digest of the whole path: it tells two
+    recorded if it is no path on this machine. `place` is a digest of the whole path: it tells two
     folders of one name apart and keeps the path private. Raises UserError for a folder without a
     network.
     """
     if init is None:
         return None
     shown = _without_folders(init) if name is None or Path(name) == init else name
-    path = name if name is not None and Path(name) != init else str(init.resolve())
-    digest = hashlib.sha256(path.encode()).hexdigest()[:16]
+    whole = name if name is not None and Path(name) != init else str(init.resolve())
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:16]
     return {"name": shown, "place": digest, "sha256": sha256(run_folder.weights_file(init))}
 
 
 def _without_folders(path: Path) -> str:
-    """What cards call a place on this machine: `run`, `ViT-B-32.pt`, or
+    """What cards call a path on this machine: `run`, `ViT-B-32.pt`, or
     `run/checkpoints/001000/model.safetensors`.
     """
     parts = path.resolve().parts

@@ -23,7 +23,7 @@ SUFFIXES = (".safetensors", ".json", ".jsonl", ".txt", ".md")
 
 
 def is_id(path: str) -> bool:
-    """Whether a place can only be an id on the hub: it looks like one and is no path here.
+    """Whether `path` can only be an id on the hub: it looks like one, and nothing is there.
 
     A path below a folder that exists, such as `out/clevr`, is none.
     """

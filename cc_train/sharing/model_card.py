@@ -28,7 +28,7 @@ from cc_train.training import resume
 NAME = "README.md"
 MASK_MEASURES = ("mIoU", "mIoU-change", "F1")
 OWN_MEANS = ("ROUGE-L", "CIDEr")  # measures of a corpus that are the mean of its pairs'
-PLACE = re.compile(r'(?<=from_pretrained\(")[^"]*(?="\))|(?<=cc-train caption )\S+')
+PATH = re.compile(r'(?<=from_pretrained\(")[^"]*(?="\))|(?<=cc-train caption )\S+')
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def of_network(
 
 def with_path(card: str, path: str) -> str:
     """A card whose examples load the captioner from another place, such as its id on the hub."""
-    return PLACE.sub(lambda _: path, card)
+    return PATH.sub(lambda _: path, card)
 
 
 def _limits(stored: Run, scores: Measured, data: str | None) -> list[str]:

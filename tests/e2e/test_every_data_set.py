@@ -75,13 +75,13 @@ def test_from_raw_files_to_a_captioner(
     MAKERS[name](tmp_path / "data")
     monkeypatch.setenv(f"{name.upper()}_ROOT", str(tmp_path / "data"))
     out = tmp_path / "out"
-    places = (f"DATASET={name}", f"OUT={out}")
+    values = (f"DATASET={name}", f"OUT={out}")
     if name == "clevr":
-        make("interpolate", *places, f"ARGS={PREPARED}")
-        run_what_make_says(prepare, "score", *places, f"ARGS={PREPARED}")
-    run_what_make_says(prepare, "shards", *places, f"ARGS={PREPARED}")
+        make("interpolate", *values, f"ARGS={PREPARED}")
+        run_what_make_says(prepare, "score", *values, f"ARGS={PREPARED}")
+    run_what_make_says(prepare, "shards", *values, f"ARGS={PREPARED}")
     for stage, more in TRAINED.items():
-        run_what_make_says(prepare, stage, *places, f"ARGS={more}")
+        run_what_make_says(prepare, stage, *values, f"ARGS={more}")
     done = cc_train("evaluate", out / "stage2", "--shards", f"{out}/shards/test-*.tar")
     assert done.returncode == 0, done.stderr
     scores = json.loads((out / "stage2/evaluation/scores.json").read_text())
@@ -105,10 +105,10 @@ def test_from_raw_files_to_scorer(
     """
     MAKERS[name](tmp_path / "data")
     monkeypatch.setenv(f"{name.upper()}_ROOT", str(tmp_path / "data"))
-    places = (f"DATASET={name}", f"OUT={tmp_path / 'out'}")
+    values = (f"DATASET={name}", f"OUT={tmp_path / 'out'}")
     sizes = "--set image_size=32 --set features.threads=1"
-    run_what_make_says(prepare, "scorer", *places, f"PREPARE={sizes}", f"ARGS={SCORER}")
-    run_what_make_says(prepare, "evaluate", *places, "RUN=scorer")
+    run_what_make_says(prepare, "scorer", *values, f"PREPARE={sizes}", f"ARGS={SCORER}")
+    run_what_make_says(prepare, "evaluate", *values, "RUN=scorer")
     scores = json.loads((tmp_path / "out/scorer/evaluation/scores.json").read_text())
     assert scores["groups"]["total"]["pairs"] > 0
     assert (tmp_path / "out/scorer/report.html").exists()
@@ -126,10 +126,10 @@ def test_from_raw_files_to_the_pair_captioner(
     """Keeps away: a public data set, with unchanged pairs or without, that `pair` cannot learn."""
     MAKERS[name](tmp_path / "data")
     monkeypatch.setenv(f"{name.upper()}_ROOT", str(tmp_path / "data"))
-    places = (f"DATASET={name}", f"OUT={tmp_path / 'out'}")
+    values = (f"DATASET={name}", f"OUT={tmp_path / 'out'}")
     sizes = "--set image_size=32 --set features.threads=1"
-    run_what_make_says(prepare, "pair", *places, f"PREPARE={sizes}", f"ARGS={PAIR}")
-    run_what_make_says(prepare, "evaluate", *places, "RUN=pair")
+    run_what_make_says(prepare, "pair", *values, f"PREPARE={sizes}", f"ARGS={PAIR}")
+    run_what_make_says(prepare, "evaluate", *values, "RUN=pair")
     scores = json.loads((tmp_path / "out/pair/evaluation/scores.json").read_text())
     assert scores["groups"]["total"]["pairs"] > 0
 
@@ -141,10 +141,10 @@ def test_from_raw_files_to_captions_with_masks(
     """Keeps away: a data set whose classes of masks no captioner that says where can learn."""
     MAKERS[name](tmp_path / "data")
     monkeypatch.setenv(f"{name.upper()}_ROOT", str(tmp_path / "data"))
-    places = (f"DATASET={name}", f"OUT={tmp_path / 'out'}")
+    values = (f"DATASET={name}", f"OUT={tmp_path / 'out'}")
     sizes = "--set image_size=32 --set features.threads=1"
-    run_what_make_says(prepare, "chain", *places, f"PREPARE={sizes}", f"ARGS={CHAIN}")
-    run_what_make_says(prepare, "evaluate", *places, "RUN=chain")
+    run_what_make_says(prepare, "chain", *values, f"PREPARE={sizes}", f"ARGS={CHAIN}")
+    run_what_make_says(prepare, "evaluate", *values, "RUN=chain")
     scores = json.loads((tmp_path / "out/chain/evaluation/scores.json").read_text())
     assert scores["groups"]["total"]["pairs"] > 0
     assert scores["masks"]["IoU"].keys() == {"unchanged", *MASK_CLASSES[name]}

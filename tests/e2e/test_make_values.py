@@ -45,8 +45,8 @@ def holds(words: list[str], part: list[str]) -> bool:
 def test_places_with_spaces_and_quoted_settings(tmp_path: Path, target: str) -> None:
     """Keeps away: half a path, and a syntax error of the shell for a setting in quotes."""
     out = str(tmp_path / "an out")
-    places = ("DATASET=spot", f"OUT={out}", f"PREPARE={QUOTED}", f"ARGS={QUOTED}")
-    *preparations, verify, training = commands(tmp_path, target, *places)
+    values = ("DATASET=spot", f"OUT={out}", f"PREPARE={QUOTED}", f"ARGS={QUOTED}")
+    *preparations, verify, training = commands(tmp_path, target, *values)
     assert {words[0] for words in preparations} >= {"build"}
     assert all(holds(words, WORDS) and holds(words, ["--out", out]) for words in preparations)
     assert verify == ["verify", f"{out}/shards"]
@@ -92,9 +92,9 @@ def test_shards_of_one_split_are_no_whole(tmp_path: Path) -> None:
     shards.mkdir(parents=True)
     (shards / "provenance.json").write_text('{\n "complete": true\n}')
     (shards / "train-000000.tar").touch()
-    path = f"OUT={tmp_path / 'out'}"
-    names = [words[0] for words in commands(tmp_path, "scorer", path)]
+    value = f"OUT={tmp_path / 'out'}"
+    names = [words[0] for words in commands(tmp_path, "scorer", value)]
     assert names == ["build", "verify", "scorer"]
     (shards / "val-000000.tar").touch()
     (tmp_path / "words.jsonl").unlink()
-    assert [words[0] for words in commands(tmp_path, "scorer", path)] == ["scorer"]
+    assert [words[0] for words in commands(tmp_path, "scorer", value)] == ["scorer"]

@@ -99,8 +99,8 @@ def test_a_manifest_without_a_model_is_refused_at_once(tmp_path: Path) -> None:
     stub = tmp_path / "cc-prep"
     stub.write_text("#!/bin/sh\necho called $@ >&2; exit 3\n")
     stub.chmod(0o755)
-    path = (f"BIN={tmp_path}", f"OUT={tmp_path / 'out'}", "DATASET=synth_features")
-    done = make(*path)
+    values = (f"BIN={tmp_path}", f"OUT={tmp_path / 'out'}", "DATASET=synth_features")
+    done = make(*values)
     assert "make mllm: synth_features names no model. Give one: ARGS='--set" in done.stderr
     assert (done.returncode, "called" in done.stderr) == (2, False)
-    assert "called changes synth_features" in make(*path, "ARGS=--set model.weights=x").stderr
+    assert "called changes synth_features" in make(*values, "ARGS=--set model.weights=x").stderr

@@ -132,8 +132,8 @@ def test_report_in_a_real_browser(out: Path, tmp_path: Path, prepare: Command) -
     assert MARK not in text
     assert html.escape(MARK).replace("&#x27;", "&#39;") in text
     assert "CLEVR_nonsemantic_000003.png: " in text  # the reject's file, and no folder
-    for place in (out.parent, tmp_path, Path.home(), ROOT):
-        assert str(place) not in text
+    for path in (out.parent, tmp_path, Path.home(), ROOT):
+        assert str(path) not in text
     dom = opened(text, tmp_path)
     # 11 strips of 9 frames, 7 true ones, a difference and a mask; of four changed pairs both sides
     # of the mask, of the added and the dropped object one.

@@ -72,17 +72,17 @@ def test_it_is_evaluated_exported_and_captions_images(
     assert '"calibration": {' in card
     images = [next((synth_root / name).glob("*.png")) for name in ("images", "sc_images")]
     captions = []
-    for place in (out / "run", tmp_path / "mini"):
-        done = cc_train("caption", place, *images)
+    for captioner in (out / "run", tmp_path / "mini"):
+        done = cc_train("caption", captioner, *images)
         assert done.returncode == 0, done.stderr
         captions.append(done.stdout)
     caption, confidence = captions[1].rstrip("\n").split("\t")
     assert f"{caption}\n" == captions[0]
     assert 0 <= int(confidence.removesuffix(" %")) <= 100
     noise = [tmp_path / name for name in ("a.png", "b.png")]
-    for number, place in enumerate(noise):
+    for number, path in enumerate(noise):
         pixels = np.random.default_rng(number).integers(0, 256, (64, 64, 3), np.uint8)
-        cv2.imwrite(str(place), pixels)
+        cv2.imwrite(str(path), pixels)
     done = cc_train("caption", tmp_path / "mini", *noise, "--json")
     assert json.loads(done.stdout)["confidence"] < 0.01, "it knows nothing of noise"
     assert (tmp_path / "mini/model.safetensors").stat().st_size < 5e6

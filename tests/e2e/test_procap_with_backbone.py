@@ -63,8 +63,8 @@ def test_stored_features_and_images_give_the_same_captions(
     [key] = [key for key in captions if "000000" in key and not key.endswith(("nochange", "_n"))]
     [stored] = [row for row in beams("--shards", out / "shards/*.tar", run=out / "stage2")
                 if "000000-change" in row["key"]]  # fmt: skip
-    for place in (out / "stage2", tmp_path / "mini"):
-        [row] = beams(*images, run=place)
+    for captioner in (out / "stage2", tmp_path / "mini"):
+        [row] = beams(*images, run=captioner)
         assert row["caption"] == captions[key]
         # The sentences of so short a training are much alike; their probabilities are not.
         for one, other in zip(row["beams"], stored["beams"], strict=True):

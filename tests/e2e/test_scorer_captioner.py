@@ -111,7 +111,7 @@ def test_features_of_others(out: Path, tmp_path: Path, synth_root: Path, prepare
     done = prepare("build", "pairs", "--root", synth_root, "--out", tmp_path / "out", *options)
     assert done.returncode == 0, done.stderr
     shard = "shards/train-000000.tar"
-    read = [list(training_shards.read(str(place / shard))) for place in (out, tmp_path / "out")]
+    read = [list(training_shards.read(str(folder / shard))) for folder in (out, tmp_path / "out")]
     for own, imported in zip(*read, strict=True):
         assert np.array_equal(own.features.values, imported.features.values)
         assert imported.features.sha256 == UNKNOWN

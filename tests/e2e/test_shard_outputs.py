@@ -121,8 +121,8 @@ def test_verify_finds_every_damage(out: Path, tmp_path: Path, folder: str, damag
         shutil.copy(shard, shard.with_name(f"train-000009{shard.suffix}"))
     else:
         (tmp_path / folder / "index.parquet").unlink()
-    [(place, kind)] = verification.find(str(tmp_path / folder))
-    assert verification.verify(place, kind)
+    [(output, kind)] = verification.find(str(tmp_path / folder))
+    assert verification.verify(output, kind)
 
 
 def test_status_names_every_job(out: Path, prepare: Command) -> None:

@@ -85,11 +85,11 @@ def test_masks_of_new_scenes_are_right(root: Path) -> None:
 
 def test_it_knows_that_it_knows_nothing(tmp_path: Path) -> None:
     """For noise its confidence is low, whatever it says."""
-    places = [str(tmp_path / name) for name in ("before.png", "after.png")]
-    for path in places:
+    paths = [str(tmp_path / name) for name in ("before.png", "after.png")]
+    for path in paths:
         pixels = np.random.default_rng(0).integers(0, 256, (112, 112, 3), np.uint8)
         cv2.imwrite(path, pixels)
-    [row] = captioned(tmp_path, [(places[0], places[1])])
+    [row] = captioned(tmp_path, [(paths[0], paths[1])])
     assert float(str(row["confidence"])) < 0.2
 
 

@@ -103,9 +103,9 @@ def test_references_as_predictions_are_all_right(tmp_path: Path, shards: str) ->
 
 def test_it_captions_two_images_as_exported(tmp_path: Path, run: Path, shards: str) -> None:
     rng = np.random.default_rng(0)
-    places = [str(tmp_path / name) for name in ("before.png", "after.png")]
-    for place in places:
-        cv2.imwrite(place, rng.integers(0, 255, (40, 40, 3), np.uint8))
+    images = [str(tmp_path / name) for name in ("before.png", "after.png")]
+    for image in images:
+        cv2.imwrite(image, rng.integers(0, 255, (40, 40, 3), np.uint8))
     done = cc_train("export", run, tmp_path / "mine", "--shards", shards)
     assert done.returncode == 0, done.stderr
     exported = tmp_path / "mine"
@@ -118,14 +118,14 @@ def test_it_captions_two_images_as_exported(tmp_path: Path, run: Path, shards: s
     done = cc_train("export", run, exported)
     assert (done.returncode, "already exists" in done.stderr) == (2, True)
     rows = []
-    for place in (run, exported):
-        done = cc_train("caption", place, *places, "--beams", "2", "--json")
+    for captioner in (run, exported):
+        done = cc_train("caption", captioner, *images, "--beams", "2", "--json")
         assert done.returncode == 0, done.stderr
         rows.append(json.loads(done.stdout))
     assert rows[0]["caption"] == rows[1]["caption"]
     assert len(rows[0]["beams"]) == 2
     saved = Captioner.from_pretrained(run).save_pretrained(tmp_path / "saved")
-    assert str(Captioner.from_pretrained(saved)(*places, beams=2)) == rows[0]["caption"]
+    assert str(Captioner.from_pretrained(saved)(*images, beams=2)) == rows[0]["caption"]
     assert "## What it cannot do" in (saved / "README.md").read_text()
 
 

@@ -198,16 +198,16 @@ def test_what_the_decoder_says(folder: Path, run: str) -> None:
 @torch.no_grad()
 def test_what_cbr_makes_up(folder: Path, run: str) -> None:
     one = shared(folder)
-    cbr, name = one.reconstruction, f"mid/{run}/cbr"
+    cbr, under = one.reconstruction, f"mid/{run}/cbr"
     names = ("enc/proj_before", "enc/proj_after", "dec/hidden")
     before, after, hidden = (one.arrays[f"mid/{run}/{name}"] for name in names)
     sentence = sentence_of(hidden, one.arrays[f"in/{run}_mask"], over_slots=True)
-    one.close(sentence, f"{name}/sent_mean", "mid")
+    one.close(sentence, f"{under}/sent_mean", "mid")
     made_up = cbr(before, sentence)
     side = one.meta["config"]["grid"]
     maps = made_up.transpose(1, 2).unflatten(2, (side, side))
-    one.close(maps, f"{name}/hallucination_BDHW", "mid")
-    one.close(cbr.scale * token_matching(*cbr.queries(made_up, after)), f"{name}/mtm", "mid")
+    one.close(maps, f"{under}/hallucination_BDHW", "mid")
+    one.close(cbr.scale * token_matching(*cbr.queries(made_up, after)), f"{under}/mtm", "mid")
 
 
 @each_folder

@@ -112,7 +112,9 @@ def test_heads_that_do_not_divide_the_width(
 ) -> None:
     """Keeps away: a remedy that names a setting which an import does not have."""
     file = save(tmp_path / "scorer.pt", monkeypatch)
-    with pytest.raises(UserError, match=rf"not divisible by {option} \(5\).*another {option}"):
+    with pytest.raises(
+        UserError, match=rf"scorer.pt: its width .* into 5 heads\. Give another {option}"
+    ):
         run_import(file, "--vocabulary", vocabulary(tmp_path), "--out", tmp_path / "run", option, 5)
 
 

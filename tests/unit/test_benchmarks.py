@@ -59,13 +59,13 @@ def test_a_trial_has_folders_of_its_own(ablation: ModuleType, tmp_path: Path) ->
     """Keeps away: the run of a trial of 6 steps, which the whole training goes on with, or whose
     figures are those of the whole training."""
 
-    def places(share: int, steps: int | None) -> tuple[Path, Path]:
+    def folders(share: int, steps: int | None) -> tuple[Path, Path]:
         lab = ablation.Ablation(tmp_path, share, steps, tmp_path / "results")
         return lab.pairs("efficientnet-lite0"), lab.runs
 
-    assert places(100, None) == (tmp_path / "pairs", tmp_path / "runs")
-    assert places(100, 6) == (tmp_path / "pairs", tmp_path / "runs-of-6-steps")
-    few, runs = places(2, 6)
+    assert folders(100, None) == (tmp_path / "pairs", tmp_path / "runs")
+    assert folders(100, 6) == (tmp_path / "pairs", tmp_path / "runs-of-6-steps")
+    few, runs = folders(2, 6)
     assert few == tmp_path / "share-2/pairs"
     assert runs == tmp_path / "share-2/runs-of-6-steps"
 

@@ -123,12 +123,12 @@ SCHEMAS = {
 MANIFESTS = sorted(DEPLOY.rglob("*.yaml"))
 
 
-@pytest.mark.parametrize("place", MANIFESTS, ids=lambda path: path.name)
-def test_manifests_conform(place: Path) -> None:
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_manifests_conform(path: Path) -> None:
     """Keeps away: a misspelt key, which a cluster drops in silence or refuses at night."""
-    content = yaml.safe_load(place.read_text())
+    content = yaml.safe_load(path.read_text())
     jsonschema.validate(content, SCHEMAS[content["kind"]])
-    misspelt = yaml.safe_load(place.read_text().replace("resources:", "resource:"))
+    misspelt = yaml.safe_load(path.read_text().replace("resources:", "resource:"))
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(misspelt, SCHEMAS[content["kind"]])
 

@@ -52,14 +52,14 @@ def template(root: str) -> str:
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of a split in the order of the file."""
-    places = manifest.levir
+    patterns = manifest.levir
     sides = [
         first_folder(manifest.root, [pattern.replace("{split}", split)], LAYOUT)
-        for pattern in (places.before, places.after)
+        for pattern in (patterns.before, patterns.after)
     ]
     mask_folders = [
         pattern and pattern.replace("{split}", split)
-        for pattern in (places.mask, places.mask_before, places.mask_after)
+        for pattern in (patterns.mask, patterns.mask_before, patterns.mask_after)
     ]
     images = Images(manifest.root, [*sides, *filter(None, mask_folders)])
     image_pairs = []

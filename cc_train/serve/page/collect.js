@@ -12,9 +12,9 @@ async function list() {
 }
 
 function row(one) {
-  const place = `/pairs/${encodeURIComponent(one.id)}`;
+  const url = `/pairs/${encodeURIComponent(one.id)}`;
   const edit = make("button", { type: "button", textContent: "Edit" });
-  edit.onclick = () => load(place, one.id, () => {
+  edit.onclick = () => load(url, one.id, () => {
     $("#id").value = proposed = one.id;
     $("#split").value = one.split;
     $("#kind").value = one.kind;
@@ -23,7 +23,7 @@ function row(one) {
   const remove = make("button", { type: "button", textContent: "Remove" });
   remove.onclick = () => ask("/pairs/remove", { id: one.id }).then(list).catch(fail);
   return make("tr", {},
-    make("td", {}, ...SIDES.map((side) => make("img", { src: `${place}/${side}`, alt: side }))),
+    make("td", {}, ...SIDES.map((side) => make("img", { src: `${url}/${side}`, alt: side }))),
     make("td", { textContent: one.id }),
     make("td", { textContent: `${one.split}, ${one.kind === "change" ? "changed" : "unchanged"}` }),
     make("td", {}, ...one.captions.map((text) => make("div", { textContent: text }))),

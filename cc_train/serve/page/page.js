@@ -21,7 +21,7 @@ function fail(error) {
   show($("#error"), true).textContent = error.message || String(error);
 }
 
-async function ask(place, content) {
+async function ask(url, content) {
   const options = content === undefined ? {} : {
     method: "POST",
     headers: { "Content-Type": "application/json" },
@@ -29,7 +29,7 @@ async function ask(place, content) {
   };
   let answer;
   try {
-    answer = await fetch(place, options);
+    answer = await fetch(url, options);
   } catch {
     throw new Error("The server does not answer. Start cc-train serve again.");
   }
@@ -91,18 +91,18 @@ async function take(files, side) {
 
 const order = (name) => (/before|_a\b/i.test(name) ? 0 : /after|_b\b/i.test(name) ? 2 : 1);
 
-async function fetched(place, name) {
-  const answer = await fetch(place);
+async function fetched(url, name) {
+  const answer = await fetch(url);
   if (!answer.ok) throw new Error((await answer.json()).error);
   return new File([await answer.blob()], name);
 }
 
 // A pair that the server has: an example, one that waits for captions, or a collected one.
 // filled: is called as soon as the pair is there.
-async function load(place, name, filled) {
+async function load(url, name, filled) {
   const images = {};
   for (const side of SIDES) {
-    images[side] = await read(await fetched(`${place}/${side}`, `${name} ${side}`));
+    images[side] = await read(await fetched(`${url}/${side}`, `${name} ${side}`));
   }
   put(images, filled);
   await caption();

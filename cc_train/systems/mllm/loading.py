@@ -21,7 +21,7 @@ from cc_train.systems.mllm import attention_tap, families
 from cc_train.systems.mllm.families import Family
 from cc_train.transformers_models import Precision, dtype_of
 
-PLACE = "CC_TRAIN_MLLM_WEIGHTS"  # names the folder where it is elsewhere than a run says
+VARIABLE = "CC_TRAIN_MLLM_WEIGHTS"  # names the folder where it is elsewhere than a run says
 GGUF, SOURCE = ".gguf", "source.sha256"
 UNREADABLE = "Give a folder that transformers reads"
 
@@ -68,7 +68,7 @@ def path_of(name_or_folder: str | None) -> Path:
     name_or_folder: the name of weights, a GGUF file, or a folder with config.json. The environment
     variable CC_TRAIN_MLLM_WEIGHTS takes precedence.
     """
-    elsewhere = os.environ.get(PLACE)
+    elsewhere = os.environ.get(VARIABLE)
     if name_or_folder is None and elsewhere is None:
         raise UserError(
             "no model is named", "Set model.weights to the folder of one, or to smollm2-135m"
@@ -81,7 +81,7 @@ def path_of(name_or_folder: str | None) -> Path:
         raise UserError(
             f"{path}: no folder of a model (config.json is not there)",
             f"Set model.weights to a folder as save_pretrained writes it; for a run whose model "
-            f"has moved, set {PLACE}",
+            f"has moved, set {VARIABLE}",
         )
     return path
 

@@ -217,7 +217,7 @@ def _untrained(run: Run, device: str) -> MllmCaptioner:
     if base.fingerprint != known["fingerprint"]:
         raise UserError(
             f"{path}: another model than {run.folder} was trained with",
-            f"Restore it, or set {loading.PLACE} to the folder of the right one",
+            f"Restore it, or set {loading.VARIABLE} to the folder of the right one",
         )
     backbone = None
     if "backbone" in run.settings:

@@ -76,7 +76,8 @@ def find(data: Split, file: str | None) -> VQGAN:
             network, located, unused = networks.vqgan(file or made_with, {"ddconfig": config})
         except UserError:  # it speaks of a setting of cc-prep, or of the weights, which are right
             raise UserError(
-                f"{shard}: a sample's {networks.TOKENIZER_CONFIG} fits no VQGAN", shard_index.ADVICE
+                f"{shard}: a sample's {networks.TOKENIZER_CONFIG} does not fit the VQGAN",
+                shard_index.ADVICE,
             ) from None
         if networks.tokenizer_digest(network, located, unused) == digest:
             return network
@@ -122,7 +123,7 @@ def _config_of_build(folder: str) -> Mapping[str, Any] | None:
 def _tokenizer_config(entries: Sequence[Entry]) -> tuple[str, dict[str, Any]]:
     """The first readable sample's shard and `tokenizer_config`, which the index does not hold.
 
-    Empty where the sample has none.
+    The second is empty where the sample has none, and both where no sample can be read.
     """
     for entry in entries:
         try:

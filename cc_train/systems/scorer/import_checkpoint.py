@@ -55,7 +55,7 @@ def make_run(
         resnet, located = networks.backbone(BACKBONE, backbone_weights)
         digest = located.sha256
     try:
-        settings, grid = _settings(encoder, decoder, of_encoder, of_decoder)
+        settings, grid = _settings(encoder, decoder, of_encoder, of_decoder, file)
         if grid[1:] != (POSITIONS, POSITIONS):
             raise UserError(
                 f"{file} has positions for features of {grid[1]} × {grid[2]}",
@@ -124,7 +124,11 @@ def _heads(content: Mapping[str, Any], part: str, file: str, option: str) -> int
 
 
 def _settings(
-    encoder: Mapping[str, Tensor], decoder: Mapping[str, Tensor], heads: int, decoder_heads: int
+    encoder: Mapping[str, Tensor],
+    decoder: Mapping[str, Tensor],
+    heads: int,
+    decoder_heads: int,
+    file: str,
 ) -> tuple[recipe.Settings, tuple[int, int, int]]:
     """The settings of a checkpoint, and channels and grid of its features.
 
@@ -134,7 +138,7 @@ def _settings(
     for option, count in (("--heads", heads), ("--decoder-heads", decoder_heads)):
         if width % count:
             raise UserError(
-                f"the width ({width}) is not divisible by {option} ({count})",
+                f"{file}: its width {width} is not divisible into {count} heads",
                 f"Give another {option}",
             )
     side = len(encoder["w_embedding.weight"])

@@ -69,7 +69,7 @@ def test_a_plain_name_is_asked_of_no_listing(
 ) -> None:
     """Keeps away: a bucket of a million objects that is listed for each shard by name."""
     path = str(shard(tmp_path / "a.tar"))
-    monkeypatch.setattr(sequence_index.storage, "glob", lambda place: pytest.fail("listed"))
+    monkeypatch.setattr(sequence_index.storage, "glob", lambda path: pytest.fail("listed"))
     assert sequence_index.expand([path]) == [path]
 
 

@@ -31,8 +31,8 @@ CAPTIONS = {item.id: item.references[0] for item in ITEMS}
 
 
 def hidden(folder: Path) -> list[str]:
-    places = {folder, folder.resolve(), Path.home(), Path(sys.prefix), Path.cwd()}
-    return [*map(str, places), sysconfig.get_paths()["purelib"], "site-packages"]
+    paths = {folder, folder.resolve(), Path.home(), Path(sys.prefix), Path.cwd()}
+    return [*map(str, paths), sysconfig.get_paths()["purelib"], "site-packages"]
 
 
 def page_texts(folder: Path) -> dict[str, str]:
@@ -60,8 +60,8 @@ def page_texts(folder: Path) -> dict[str, str]:
 def check(texts: dict[str, str], folder: Path) -> None:
     assert {"report.html", "compare.html", "scores.json", "table.md", "items.jsonl"} <= set(texts)
     for name, text in texts.items():
-        for place in hidden(folder):
-            assert place not in text, f"{name} shows {place}"
+        for path in hidden(folder):
+            assert path not in text, f"{name} shows {path}"
 
 
 def test_where_spice_has_no_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def shards(tmp_path: Path) -> str:
 
 
 def of_captioner(monkeypatch: pytest.MonkeyPatch, tokenizer: str) -> None:
-    monkeypatch.setattr(loading, "load", lambda place: Sees(tokenizer))
+    monkeypatch.setattr(loading, "load", lambda path: Sees(tokenizer))
 
 
 def test_one_sample_keeps_no_other_from_its_caption(

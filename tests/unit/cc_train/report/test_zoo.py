@@ -53,9 +53,9 @@ def test_captions_of_others_are_rescored(tmp_path: Path) -> None:
 
 def test_rows_of_every_published_data_set_are_on_the_page(tmp_path: Path) -> None:
     """Keeps away: a row that is added and never shown, since its data set has no manifest."""
-    zoo, place = tmp_path / "zoo", evaluated(tmp_path / "e")
+    zoo, scored = tmp_path / "zoo", evaluated(tmp_path / "e")
     for dataset in published.read().datasets:
-        assert add(zoo, place, "--name", dataset, "--dataset", dataset).returncode == 0
+        assert add(zoo, scored, "--name", dataset, "--dataset", dataset).returncode == 0
     text = zoo_page.render(zoo, tmp_path)
     assert text.count("| Theirs | re-scored by us") == len(published.read().datasets)
     multi = text.partition("## Spot-the-Diff, multi-change protocol")[2].partition("\n## ")[0]
@@ -101,24 +101,24 @@ def test_a_training_brings_its_settings_and_digest(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
-    zoo, place = tmp_path / "zoo", evaluated(tmp_path / "e")
+    zoo, scored = tmp_path / "zoo", evaluated(tmp_path / "e")
     assert "no such folder" in cc_train("zoo", "page", "--zoo", zoo, "--out", "x.md").stderr
-    assert "--weights without --run" in add(zoo, place, "--weights", "here").stderr
+    assert "--weights without --run" in add(zoo, scored, "--weights", "here").stderr
     assert "no such file. Evaluate first" in add(zoo, tmp_path).stderr
-    assert "Give one without /" in add(zoo, place, "--name", "data/my.yaml").stderr
+    assert "Give one without /" in add(zoo, scored, "--name", "data/my.yaml").stderr
     assert not zoo.exists()
-    assert add(zoo, place).returncode == 0
-    assert "already exists" in add(zoo, place).stderr
+    assert add(zoo, scored).returncode == 0
+    assert "already exists" in add(zoo, scored).stderr
     assert "no such file" in add(zoo, tmp_path, "--replace").stderr
     assert (zoo / "theirs/row.yaml").exists()  # a row that is refused takes no other's place
-    assert add(zoo, place, "--replace", "--note", "Again.").returncode == 0
+    assert add(zoo, scored, "--replace", "--note", "Again.").returncode == 0
     assert yaml.safe_load((zoo / "theirs/row.yaml").read_text())["note"] == "Again."
     (zoo / "theirs/row.yaml").write_text("system: a\nkind: heard\n")
     done = cc_train("zoo", "page", "--zoo", zoo, "--out", tmp_path / "x.md")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    scores = json.loads((place / "scores.json").read_text())
-    (place / "scores.json").write_text(json.dumps({**scores, "signature": None}))
-    assert "no scores with a signature" in add(tmp_path / "other", place).stderr
+    scores = json.loads((scored / "scores.json").read_text())
+    (scored / "scores.json").write_text(json.dumps({**scores, "signature": None}))
+    assert "no scores with a signature" in add(tmp_path / "other", scored).stderr
 
 
 def test_a_row_of_data_of_your_own(tmp_path: Path) -> None:
@@ -143,10 +143,10 @@ def test_a_row_of_data_of_your_own(tmp_path: Path) -> None:
 
 def test_a_row_names_no_folder_of_its_machine(tmp_path: Path) -> None:
     """Keeps away: the name of a user and of a project on a page that is published."""
-    zoo, place = tmp_path / "zoo", evaluated(tmp_path / "e")
+    zoo, scored = tmp_path / "zoo", evaluated(tmp_path / "e")
     training = f"TRAIN='--set vocabulary={tmp_path}/w.json'"
     command = f"make zoo-row DATASET={tmp_path}/secret/my.yaml {training}"
-    assert add(zoo, place, "--command", command).returncode == 0
+    assert add(zoo, scored, "--command", command).returncode == 0
     row = yaml.safe_load((zoo / "theirs/row.yaml").read_text())
     assert row["command"] == "make zoo-row DATASET=my.yaml TRAIN='--set vocabulary=w.json'"
 

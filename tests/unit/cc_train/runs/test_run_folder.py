@@ -1,4 +1,4 @@
-"""Which run a place stands for."""
+"""Which run a path stands for."""
 
 from __future__ import annotations
 

@@ -83,13 +83,13 @@ def test_files_of_other_kinds_are_not_fetched(server: Hub, captioner: Captioner)
 
 def test_mistakes_are_one_line(server: Hub, tmp_path: Path) -> None:
     server.repositories[ID] = {"README.md": b"# nothing"}
-    for place, message in {
+    for path, message in {
         "someone/none": "someone/none: no folder here, and the hub says: .*Check the name",
         f"{ID}@v2": "the hub says: .*Check the name and the revision",
         ID: f"{ID}: no captioner on the hub",
     }.items():
         with pytest.raises(UserError, match=message) as error:
-            Captioner.from_pretrained(place)
+            Captioner.from_pretrained(path)
         assert "\n" not in str(error.value)
     with pytest.raises(UserError, match="a/b/c: no name of a repository"):
         hub.upload(tmp_path, "a/b/c")

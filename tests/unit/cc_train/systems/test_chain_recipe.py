@@ -39,7 +39,7 @@ def test_a_run_with_other_classes_is_no_start(
 ) -> None:
     """Keeps away: roads and buildings that change places, which no shape of a tensor shows."""
     settings = {"mask_classes": ["road", "building"], "backbone": {}}
-    monkeypatch.setattr(stored_run, "read", lambda place: Run(place, "chain", settings, {}, 1))
+    monkeypatch.setattr(stored_run, "read", lambda path: Run(path, "chain", settings, {}, 1))
     about = {"mask_classes": ["building", "road"], "backbone": {}}
     with pytest.raises(UserError, match="tells road, building apart"):
         recipe._start_from(
@@ -52,7 +52,7 @@ def test_a_run_with_other_heads_is_no_start(
 ) -> None:
     """Keeps away: attention that reads its weights in other parts, which no shape shows."""
     sections = {"encoder": {"heads": 2}, "decoder": {"heads": 4}, "backbone": {}}
-    monkeypatch.setattr(stored_run, "read", lambda place: Run(place, "pair", sections, {}, 1))
+    monkeypatch.setattr(stored_run, "read", lambda path: Run(path, "pair", sections, {}, 1))
     with pytest.raises(UserError, match=r"encoder\.heads=2, not 4\. Set encoder\.heads=2"):
         recipe._start_from(
             small_chain.network(), tmp_path, recipe.Settings(), {"backbone": {}}, small_chain.WORDS
@@ -76,7 +76,7 @@ def test_a_trunk_that_nothing_trained_is_not_left_as_it_is() -> None:
 def test_a_run_of_another_system_is_no_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored_run, "read", lambda place: Run(place, "scorer", {}, {}, 1))
+    monkeypatch.setattr(stored_run, "read", lambda path: Run(path, "scorer", {}, {}, 1))
     with pytest.raises(UserError, match="a run of scorer") as raised:
         recipe._start_from(
             small_chain.network(), tmp_path, recipe.Settings(), {}, small_chain.WORDS
