@@ -160,8 +160,8 @@ def prepare(folder: Path, synth_root: Path, prep: Callable[..., Done]) -> None:
     for step in ("interpolate", "score-frames"):
         done = prep(step, "synth", "--root", synth_root, "--out", folder / "out", *options)
         assert done.returncode == 0, done.stderr
-    options = ("--root", synth_root, "--out", folder / "found")
-    done = prep("changes", "synth", *options, *FAST.split())
+    folders = ("--root", synth_root, "--out", folder / "found")
+    done = prep("changes", "synth", *folders, *FAST.split())
     assert done.returncode == 0, done.stderr
     done = stages.train("stage1", folder / "weights", pattern, folder / "run", "--steps", "2")
     assert done.returncode == 0, done.stderr

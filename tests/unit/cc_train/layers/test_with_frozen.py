@@ -32,7 +32,8 @@ def test_a_copy_casts_its_own_frozen_module() -> None:
     """Keeps away: the running average of a network that moves the backbone of the original."""
     network = Trained(nn.Linear(2, 2))
     other = copy.deepcopy(network).to(torch.float64)
-    assert other.backbone is not None and network.backbone is not None
+    assert other.backbone is not None
+    assert network.backbone is not None
     assert other.backbone.weight.dtype == torch.float64
     assert network.backbone.weight.dtype == torch.float32
 
