@@ -151,13 +151,30 @@ def _groups(items: Path, images: Mapping[str, shard_index.Entry]) -> list[Group]
         by_group.setdefault((row["groups"] or ["all"])[-1], []).append(row)
     groups = []
     for name, rows in sorted(by_group.items()):
-        stride = max(1, len(rows) // CAPTIONS_A_GROUP)
-        examples = [_example(row, images) for row in rows[::stride][:CAPTIONS_A_GROUP]]
+        examples = [_example(row, images) for row in _chosen(rows)]
         judged = [row for row in rows if row.get("facts")]
         exact = sum(bool(row["exact"]) for row in judged)
         verbatim = sum(map(_right, rows))
         groups.append(Group(name, len(rows), verbatim, len(judged), exact, examples))
     return groups
+
+
+def _chosen(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows of a group to show: first up to half of them mistakes, since these say most.
+
+    A mistake is a caption that is not exact, or without facts not a reference word for word; those
+    of the lowest CIDEr are shown. The others are spread evenly.
+    """
+    mistakes = [row for row in rows if not (row["exact"] if row.get("facts") else _right(row))]
+    mistakes = sorted(mistakes, key=_cider)[: CAPTIONS_A_GROUP // 2]
+    shown = {row["id"] for row in mistakes}
+    others = [row for row in rows if row["id"] not in shown]
+    count = CAPTIONS_A_GROUP - len(mistakes)
+    return [*mistakes, *others[:: max(1, len(others) // count)][:count]]
+
+
+def _cider(row: Mapping[str, Any]) -> float:
+    return float(row["scores"].get("CIDEr", 0.0))
 
 
 def _with_pictures(
@@ -254,7 +271,7 @@ def _example(row: Mapping[str, Any], images: Mapping[str, shard_index.Entry]) ->
         row["id"],
         row["caption"],
         tuple(row["references"]),
-        row["scores"].get("CIDEr", 0.0),
+        _cider(row),
         _right(row),
         pictures,
         **_judged(row),

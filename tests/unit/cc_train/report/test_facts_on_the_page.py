@@ -129,6 +129,23 @@ def test_the_page(tmp_path: Path) -> None:
     assert tables.rows[4].counts == (2, 0, 1, 3)
 
 
+@pytest.mark.parametrize("wrong", [0, 1, 3, 30, 40])
+def test_mistakes_are_shown_first(wrong: int) -> None:
+    """Keeps away: a report of a good captioner that shows none of its mistakes."""
+    rows = [
+        {"id": str(n), "caption": "it moved", "references": ["it moved"], "facts": {"type": "move"},
+         "exact": n >= wrong, "scores": {"CIDEr": float(n)}}
+        for n in range(40)
+    ]  # fmt: skip
+    chosen = [int(row["id"]) for row in page._chosen(rows)]
+    count = min(wrong, 4)
+    assert chosen[:count] == list(range(count))
+    assert len({*chosen}) == len(chosen) == page.CAPTIONS_A_GROUP
+    assert max(chosen) - min(chosen[count:]) > 20, "the others are spread"
+    without_facts = [{**row, "facts": None, "references": ["no"]} for row in rows]
+    assert [row["id"] for row in page._chosen(without_facts)[:4]] == ["0", "1", "2", "3"]
+
+
 def test_a_page_without_facts(tmp_path: Path) -> None:
     """Keeps away: reports of real data that speak of facts which nobody knows."""
     text = written(tmp_path, with_facts=0)
