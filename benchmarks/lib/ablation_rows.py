@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lib.results import digest
 
@@ -83,12 +83,12 @@ INPUTS = tuple(
     for label, backbone in (("latents", LATENTS), ("features", FEATURES))
     for head, settings in HEADS.items()
 )
-# Twice the steps: what is still to be learned after 1,000.
+# Twice the steps: what is still to be learned after 1,000. Without stage 1, k = 2 stands for all k.
 LONG = ("loop.steps=2000",)
-LONGER = (
-    Row("longer", "neither", k=0, settings=LONG),
-    Row("longer", "queries alone, k = 2", settings=LONG),
-    Row("longer", "both, k = 2", stage1=ALL, settings=LONG),
+LONGER = tuple(
+    replace(row, table="longer", settings=LONG, paper=None)
+    for row in STAGES
+    if row.stage1 is not None or row.k in (0, K)
 )
 TABLES = {
     "stages": STAGES,

@@ -24,6 +24,7 @@ MIRROR = "mirror"
 SIDES = {"left": "right", "right": "left"}
 # In "the man has left", `left` is a verb.
 SIDE = re.compile(r"(?<!\bhas )(?<!\bhave )(?<!\bhad )\b(left|right)(?=most\b|\b)", re.IGNORECASE)
+MASKS = ("mask_png", "mask_before_png", "mask_after_png", "change_png")
 NO_MIRRORED = "Build the shards with --set features.mirrored=true, or set mirror=0"
 
 Make = Callable[[Sequence[TrainingSample], Sequence[np.random.Generator]], dict[str, Any]]
@@ -34,11 +35,13 @@ class MirroredBatches:
     """Batches in which a share of the scenes is mirrored, each with all its samples.
 
     make: builds a batch that reads features, and neither images nor tokens. share: 0 to 1. With 0,
-    no random number is drawn, so the batches are exactly those of `make`.
+    no random number is drawn, so the batches are exactly those of `make`. masks: whether `make`
+    reads masks; without, mirrored samples have none.
     """
 
     make: Make
     share: float
+    masks: bool = True
 
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
@@ -51,14 +54,14 @@ class MirroredBatches:
         for _, group in groupby(pairs, key=lambda pair: scene_of(pair[0].key)):
             together = list(group)
             turned = together[0][1].random() < self.share
-            seen += [mirrored(sample) if turned else sample for sample, _ in together]
+            seen += [mirrored(sample, self.masks) if turned else sample for sample, _ in together]
         return self.make(seen, rngs)
 
 
-def mirrored(sample: TrainingSample) -> TrainingSample:
+def mirrored(sample: TrainingSample, masks: bool = True) -> TrainingSample:
     """The sample as a mirror shows it, without its images and found regions.
 
-    Its tokens stay as they are.
+    Its tokens stay as they are. masks: whether it keeps its masks, which takes decoding them.
 
     Raises UserError where its mirrored features are not stored, DamagedShard for a damaged mask.
     """
@@ -73,19 +76,8 @@ def mirrored(sample: TrainingSample) -> TrainingSample:
         meta["facts"] = _mirrored_facts(meta["facts"])
     meta.pop("regions", None)
     swapped = replace(features, values=features.mirrored, mirrored=features.values)
-    change = sample.change()
-    if change is not None:
-        change = np.where(change > 0, 255, 0).astype(np.uint8)  # as it is stored
-    return replace(
-        sample,
-        meta=meta,
-        images={},
-        features=swapped,
-        mask_png=_flipped(sample.mask()),
-        mask_before_png=_flipped(sample.mask_before()),
-        mask_after_png=_flipped(sample.mask_after()),
-        change_png=_flipped(change),
-    )
+    turned = _mirrored_masks(sample) if masks else dict.fromkeys(MASKS)
+    return replace(sample, meta=meta, images={}, features=swapped, **turned)
 
 
 def exchange_sides(caption: str) -> str:
@@ -105,6 +97,15 @@ def exchange_sides(caption: str) -> str:
 
 def _flipped(mask: np.ndarray | None) -> bytes | None:
     return None if mask is None else encode_image(np.ascontiguousarray(mask[:, ::-1]), "png", 0)
+
+
+def _mirrored_masks(sample: TrainingSample) -> dict[str, bytes | None]:
+    """The members MASKS of a mirrored sample. Raises DamagedShard for a damaged one."""
+    change = sample.change()
+    if change is not None:
+        change = np.where(change > 0, 255, 0).astype(np.uint8)  # as it is stored
+    masks = sample.mask(), sample.mask_before(), sample.mask_after(), change
+    return {name: _flipped(mask) for name, mask in zip(MASKS, masks, strict=True)}
 
 
 def _mirrored_facts(value: Any) -> Any:

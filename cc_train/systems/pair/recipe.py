@@ -59,7 +59,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     )
     length, count = settings.decoder.length, settings.pairs_per_scene
     ordered = OrderedPairBatches(codec, length, count, spec.source)
-    batches = MirroredBatches(ordered, settings.mirror)
+    batches = MirroredBatches(ordered, settings.mirror, masks=False)
     files = {**codec.files(), **backbone.files()}
     return over_samples(
         training.data,

@@ -132,8 +132,7 @@ class ProCap(WithFrozen, EncoderDecoder):
         shape = (len(embedded), sizes.text_length)
         text = torch.zeros(shape, dtype=torch.long, device=embedded.device)
         control = encoder.control(text, related=False, reference_quirks=self.reference_quirks)
-        hidden: Tensor = encoder(control, frames, reference_quirks=self.reference_quirks)
-        return hidden[:, control.shape[1] :]
+        return encoder.forward_frames(control, frames, self.reference_quirks)
 
     def memory(self, before_after: Tensor) -> Tensor:
         """What the decoder attends to, [B, N, width]."""

@@ -217,6 +217,19 @@ class ProcedureEncoder(nn.Module):
         hidden: Tensor = self.transformer(torch.cat((control, frames), dim=1), mask=mask)
         return hidden
 
+    def forward_frames(
+        self, control: Tensor, frames: Tensor, reference_quirks: bool = False
+    ) -> Tensor:
+        """`forward`'s states at the frames alone, [B, N, D]; the last block computes no others."""
+        mask = self._mask(control, frames, reference_quirks)
+        joined = torch.cat((control, frames), dim=1)
+        hidden = self.transformer(joined, mask=mask, stop=-1)
+        rows = range(control.shape[1], joined.shape[1])
+        # Of the usual mask the frames' rows hide nothing.
+        last_mask = mask if reference_quirks else None
+        states: Tensor = self.transformer.last.forward_rows(rows, hidden, last_mask)
+        return states
+
     def forward_variants(
         self, inputs: Sequence[tuple[Tensor, Tensor]], rows: Sequence[Sequence[int] | None]
     ) -> list[Tensor]:

@@ -163,7 +163,7 @@ def _batches(settings: Settings, network: ProCap) -> CaptionBatches | MirroredBa
     grid = (sizes.rows, sizes.columns)
     count = settings.pairs_per_scene
     ordered = OrderedPairBatches(network.codec, length, count, inputs.backbone, grid)
-    return MirroredBatches(ordered, settings.mirror)
+    return MirroredBatches(ordered, settings.mirror, masks=False)
 
 
 def _check(settings: Settings) -> None:

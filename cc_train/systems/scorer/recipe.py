@@ -184,7 +184,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         pairs_per_scene=settings.pairs_per_scene,
         grid=None if supervision is None else network.grid,
     )
-    batches = MirroredBatches(scorer_batches, settings.mirror)
+    batches = MirroredBatches(scorer_batches, settings.mirror, masks=False)
     files = {**codec.files(), **backbone.files()}
     return over_samples(
         data, batches, objective, settings, request=request, about=about, files=files

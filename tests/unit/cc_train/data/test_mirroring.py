@@ -71,6 +71,7 @@ def test_masks_are_mirrored_too() -> None:
     assert seen is not None
     np.testing.assert_array_equal(seen, mask[:, ::-1])
     assert turned.mask_before() is None
+    assert mirrored(masked, masks=False) == replace(turned, mask_png=None)
 
 
 @given(st.lists(st.sampled_from(["left", "Right", "leftover", "the", "ball", "bright,"])))
