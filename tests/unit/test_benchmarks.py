@@ -11,9 +11,11 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from cc_prep.media import images
 from tests.conftest import ROOT
 
 # All in one process, since most of a start is torch's import. What one of them does to the path
@@ -224,3 +226,19 @@ def test_another_start_or_backbone_is_other_conditions(
     monkeypatch.setattr(comparison, "_shipped_weights", lambda _: "0")
     others = {conditions(start="captioner-mini"), conditions(backbone="efficientnet-lite0")}
     assert len({untrained, today, *others}) == 4
+
+
+def test_the_keyframe_rule_is_compared_with_chance(tmp_path: Path) -> None:
+    """Keeps away: a table or a picture whose shares are not those of the distances."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        rule = importlib.import_module("keyframe_rule")
+    chosen = np.array([[0.0], [1.0], [1.0], [2.0]])
+    drawn = np.array([[3.0, 2, 1, 0, 1, 2, 3]] * 4)
+    figures = {"the rule": rule.summary(chosen), rule.CHANCE: rule.summary(drawn)}
+    lines = rule.table_of(figures).splitlines()
+    assert lines[2].startswith("| the rule | 1.00 (0.")
+    assert lines[2].endswith("| 75 % |")
+    assert lines[3] == f"| {rule.CHANCE} | 1.71 | 43 % |"
+    rule.draw({"the rule": chosen, rule.CHANCE: drawn}, tmp_path / "picture.png")
+    assert images.read(str(tmp_path / "picture.png")).shape[2] == 3
