@@ -82,7 +82,8 @@ class Validation:
         """Figures by name: MEASURES of all pairs, of the changed and of the unchanged ones.
 
         CIDEr of pairs whose references are all alike is 0 for right captions too, as those of
-        unchanged pairs often are; BLEU-4 is not. Empty on all ranks but the first.
+        unchanged pairs often are; BLEU-4 is not, though of references of two words it is 0.1 at
+        most. Empty on all ranks but the first.
         """
         entry_of, masks, own = {entry.key: entry for entry in self.entries}, SampleMasks(), {}
         damaged: set[str] = set()
