@@ -79,9 +79,11 @@ class Validation:
         self.unreadable.agreed(damaged)
 
     def __call__(self, captioner: CaptionModel) -> dict[str, float]:
-        """Figures by name: of all pairs, and CIDEr of the changed and of the unchanged ones.
+        """Figures by name: MEASURES of all pairs, of the changed and of the unchanged ones.
 
-        Empty on all ranks but the first.
+        CIDEr of pairs whose references are all alike is 0 for right captions too, as those of
+        unchanged pairs often are; BLEU-4 is not, though of references of two words it is 0.1 at
+        most. Empty on all ranks but the first.
         """
         entry_of, masks, own = {entry.key: entry for entry in self.entries}, SampleMasks(), {}
         damaged: set[str] = set()
@@ -104,7 +106,8 @@ class Validation:
         for name, keys in (("change", changed), ("no_change", set(captions) & self.unchanged)):
             if keys and keys != set(captions):
                 part = ({k: tokens[0][k] for k in keys}, {k: tokens[1][k] for k in keys})
-                figures[f"CIDEr_{name}"] = metrics.score_tokens(part, ["CIDEr"]).corpus["CIDEr"]
+                of_part = metrics.score_tokens(part, MEASURES).corpus
+                figures |= {f"{measure}_{name}": of_part[measure] for measure in MEASURES}
         if self.facts.keys() & captions:
             figures |= self._right(captions)
         figures |= masked

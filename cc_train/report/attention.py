@@ -11,10 +11,10 @@ from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.media import images
 from cc_train.captioner import Attention
 from cc_train.report import pictures
+from cc_train.report.drawn import WORD_SIDE
 
 HEAT = np.array([255, 40, 0], np.float32)  # RGB
 OPACITY = 0.7
-WORD_SIDE = 72  # px of the picture of a word
 
 
 @dataclass(frozen=True)

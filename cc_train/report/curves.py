@@ -33,16 +33,22 @@ def read(run: Path) -> dict[tuple[str, str], Points]:
     """(part, figure) → its points in a run's log; lines cut short by a kill are left out."""
     points: dict[tuple[str, str], Points] = {}
     path = run / LOG
-    for line in path.read_text().splitlines() if path.exists() else []:
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    for line in text.splitlines():
         try:
             row = json.loads(line)
-            part, step = row.pop("part"), int(row.pop("step"))
-        except (ValueError, KeyError, TypeError):
+            part, step = str(row.pop("part")), int(row.pop("step"))
+            values = {name: float(value) for name, value in row.items() if _is_number(value)}
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             continue
-        for name, value in row.items():
-            if isinstance(value, (int, float)) and math.isfinite(value):
-                points.setdefault((part, name), []).append((step, float(value)))
+        for name, value in values.items():
+            if math.isfinite(value):
+                points.setdefault((part, name), []).append((step, value))
     return points
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float))
 
 
 def draw(log: Mapping[tuple[str, str], Points]) -> list[Curve]:

@@ -9,7 +9,7 @@ from typing import Any
 from cc_prep.records import FACT_TYPES, Facts
 from cc_prep.synth import parsing
 from cc_prep.synth.parsing import NEW, SEVERAL, TYPE, UNCHANGED
-from cc_train.evaluation.fact_scores import EXACT, TITLES, TOLD_APART, claimed_types
+from cc_train.evaluation.fact_scores import EXACT, MEASURES, TITLES, TOLD_APART, claimed_types
 from cc_train.evaluation.facts import FACTS, true_values
 
 
@@ -38,6 +38,11 @@ class Row:
     high: float
     if_said: float | None = None
     counts: tuple[int, ...] = ()
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is one of the measures of comparisons, which stand out."""
+        return self.name in MEASURES
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from cc_prep.media.masks import fitted
 from cc_train.captioner import Caption
 from cc_train.data import image_pairs
 from cc_train.data.image_pairs import Image
-from cc_train.report import pictures
+from cc_train.report import drawn, pictures
 from cc_train.report.pictures import CODECS
 
-# RGB; those of classes, the last one for all further ones
-RIGHT, WRONG, MISSED = (0, 190, 70), (225, 30, 30), (60, 110, 255)
+RIGHT, WRONG, MISSED = drawn.VERDICTS.values()
+# RGB of classes; the last one for all further ones
 COLOURS = (
     (225, 30, 30), (255, 200, 0), (60, 110, 255),
     (170, 60, 200), (0, 170, 170), (150, 90, 40),

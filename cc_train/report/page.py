@@ -17,13 +17,13 @@ from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.inspect import pages
 from cc_prep.inspect.pages import data_url
-from cc_prep.redaction import values_without_folders
 from cc_train import systems
 from cc_train.data import shard_index
-from cc_train.evaluation import evaluation, faithfulness
+from cc_train.evaluation import evaluation, faithfulness, stored
 from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.masks import segmentation
-from cc_train.report import curves, facts
+from cc_train.report import curves, drawn, facts
+from cc_train.runs import run_folder, shown_settings
 from cc_train.sharing import hub
 from cc_train.training.metric_logger import PICTURES
 
@@ -90,7 +90,7 @@ def write(
     evaluated = Path(evaluated_in or evaluation.default_folder(run))
     if evaluated_in is not None and not (evaluated / "scores.json").exists():
         raise UserError(f"{evaluated_in}: no scores of cc-train evaluate", "Evaluate first")
-    settings = _read(folder / "settings.json")
+    settings = _read(folder / run_folder.SETTINGS, "Restore it, or train again")
     if not isinstance(settings, dict):
         raise UserError(f"{run}: no run", "Give the --out of a training")
     log = curves.read(folder)
@@ -99,7 +99,7 @@ def write(
     groups, notes = _with_pictures(
         _groups(evaluated / "items.jsonl", samples), samples, run, settings.get("system")
     )
-    pictures = sorted((folder / PICTURES).glob("*.png"))
+    pictures = _pictures(folder)
     page = (
         pages.environment(FOLDER)
         .get_template("page.html.j2")
@@ -108,9 +108,7 @@ def write(
             curves=curves.draw(log),
             width=curves.WIDTH,
             height=curves.HEIGHT,
-            pictures=[
-                (int(path.stem), data_url(path.read_bytes(), "png")) for path in _some(pictures)
-            ],
+            pictures=pictures,
             pictures_show=systems.get(str(settings.get("system"))).pictures if pictures else "",
             facts=facts.tables(scores["facts"]) if scores and scores.get("facts") else None,
             scores=scores,
@@ -119,15 +117,20 @@ def write(
             ranked=evaluation.ranked(scores["groups"]) if scores else [],
             groups=groups,
             notes=notes,
-            settings=json.dumps(values_without_folders(settings), indent=1),
-            words=settings.get("text", {}).get("count", 0),
+            settings=json.dumps(shown_settings.without_folders(settings), indent=1),
+            words=_words(settings.get("text")),
+            mask_colours=drawn.VERDICTS,
+            word_side=drawn.WORD_SIDE,
         )
     )
-    own = Path(run).is_dir()
-    default = str(folder / "report.html") if own else f"{Path(run).name}.report.html"
-    target = out or default
+    target = out or _default(run, folder)
     storage.write_bytes(target, page.encode("utf-8", "surrogatepass"))
     return target
+
+
+def _default(run: str, folder: Path) -> str:
+    """Where the page of a run is written, if its user does not say it."""
+    return str(folder / "report.html") if Path(run).is_dir() else f"{Path(run).name}.report.html"
 
 
 def _masks(scores: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,17 +146,18 @@ def _masks(scores: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _groups(items: Path, images: Mapping[str, shard_index.Entry]) -> list[Group]:
-    """The groups of an evaluation, with some pairs of each; an item counts for its last group."""
-    if not items.exists():
-        return []
+    """The groups of an evaluation, with some pairs of each; an item counts for its last group.
+
+    Raises UserError for a damaged file.
+    """
     by_group: dict[str, list[dict[str, Any]]] = {}
-    for row in storage.read_json_lines(str(items)):
+    for row in stored.items(items):
         by_group.setdefault((row["groups"] or ["all"])[-1], []).append(row)
     groups = []
     for name, rows in sorted(by_group.items()):
         examples = [_example(row, images) for row in _chosen(rows)]
         judged = [row for row in rows if row.get("facts")]
-        exact = sum(bool(row["exact"]) for row in judged)
+        exact = sum(row["exact"] for row in judged)
         verbatim = sum(map(_right, rows))
         groups.append(Group(name, len(rows), verbatim, len(judged), exact, examples))
     return groups
@@ -235,11 +239,11 @@ def _with_imagined(
 ) -> list[Group]:
     from cc_train.report import strips  # brings torch, which other pages do without
 
-    drawn = strips.of_samples(run, [samples[one.id] for one in shown])
+    frames = strips.of_samples(run, [samples[one.id] for one in shown])
 
     def with_frames(one: Shown) -> Shown:
         return replace(
-            one, imagined=tuple(data_url(data, "jpeg") for data in drawn.get(one.id, ()))
+            one, imagined=tuple(data_url(data, "jpeg") for data in frames.get(one.id, ()))
         )
 
     return _replaced(groups, with_frames)
@@ -291,32 +295,44 @@ def _judged(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _scores(path: Path) -> dict[str, Any] | None:
+def _scores(path: Path) -> Mapping[str, Any] | None:
     """What an evaluation found; None where there was none. Raises UserError for another file."""
-    scores = _read(path)
-    if scores is not None and not (isinstance(scores, dict) and "groups" in scores):
+    scores = _read(path, stored.REMEDY)
+    if scores is None:
+        return None
+    if not (isinstance(scores, dict) and "groups" in scores):
         raise UserError(  # `evaluate --mask-predictions` writes a file of this name as well
             f"{path}: no scores of captions", "Evaluate the run itself: cc-train evaluate RUN"
         )
-    return scores
+    try:
+        return stored.checked(scores)
+    except ValueError as error:
+        raise UserError(f"{path}: damaged ({error})", stored.REMEDY) from None
+
+
+def _words(text: Any) -> int:
+    """The number of words in a run's settings of its text; 0 where they do not say it."""
+    count = text.get("count") if isinstance(text, dict) else None
+    return count if isinstance(count, int) else 0
 
 
 def _images(shards: Sequence[str]) -> dict[str, shard_index.Entry]:
     return {entry.key: entry for entry in shard_index.read(shards)} if shards else {}
 
 
-def _some(pictures: Sequence[Path]) -> list[Path]:
-    """The first, the middle and the last."""
-    places = sorted({0, len(pictures) // 2, len(pictures) - 1})
-    return [pictures[i] for i in places] if pictures else []
+def _pictures(folder: Path) -> list[tuple[int, str]]:
+    """Step and data URL of the first, the middle and the last picture of a run."""
+    steps = {int(p.stem): p for p in (folder / PICTURES).glob("*.png") if p.stem.isdecimal()}
+    order = sorted(steps)
+    shown = sorted({0, len(order) // 2, len(order) - 1}) if order else []
+    return [(order[i], data_url(steps[order[i]].read_bytes(), "png")) for i in shown]
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path, remedy: str) -> Any:
+    """A JSON file; None where there is none. Raises UserError."""
     if not path.exists():
         return None
     try:
         return storage.read_json(str(path))
-    except ValueError as error:
-        raise UserError(
-            f"{path}: not JSON ({error})", "Evaluate again: cc-train evaluate"
-        ) from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON ({error})", remedy) from None

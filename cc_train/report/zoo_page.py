@@ -36,6 +36,9 @@ BLEU-4 and CIDEr of the rows marked ✓ were computed again from their captions 
 made. Two rows are comparable if their references (the start of a digest) are the same; the
 signature of each row is in its `scores.json`.
 
+All figures are × 100, and higher is better. `told apart` and `exact` are shares of right captions
+in %, with their 95 % intervals (EVALUATION, Facts).
+
 **A row of your own.** The commands below go from raw files to a row in the folder `out/zoo`
 (`ROWS`). They use the default weights: `SYSTEM=procap` the package's small CLIP4IDC and VQGAN, and
 `SYSTEM=scorer` features of `efficientnet-lite0`, so neither is the published system.
@@ -99,9 +102,8 @@ def render(zoo: Path, beside: Path) -> str:
     link = Path(os.path.relpath(zoo, beside)).as_posix()
     figures = published.read()
     others = sorted({entry.row.dataset for entry in entries} - set(figures.datasets))
-    known = (beside / "published.md").exists()
-    page = "[Published figures](published.md)" if known else "docs/published.md"
-    lines = [HEAD.replace("PUBLISHED", page), ""]
+    head = HEAD.replace("PUBLISHED", _link(beside, "published.md", "Published figures"))
+    lines = [head.replace("EVALUATION", _link(beside, "evaluation.md", "Evaluation")), ""]
     for title in others:
         rows = [entry for entry in entries if entry.row.dataset == title]
         lines += [f"## {title}", "", *_table(rows, [], link), *_below(rows)]
@@ -118,6 +120,11 @@ def render(zoo: Path, beside: Path) -> str:
         lines += [f"## {about.title}", "", *_table(rows, reported, link), *_below(rows)]
         lines += _commands(dataset) if dataset in MANIFESTS else ()
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _link(beside: Path, page: str, title: str) -> str:
+    """A link to another page of the documentation, or where it is not beside this one its path."""
+    return f"[{title}]({page})" if (beside / page).exists() else f"docs/{page}"
 
 
 def _table(
@@ -158,13 +165,13 @@ def _row(entry: Entry, shown: Sequence[str], facts: bool, link: str) -> str:
 
 
 def _facts(content: Any) -> list[str]:
-    """Told apart and exact, with their intervals, of the facts of scores.json."""
+    """Told apart and exact, with their intervals, of scores.json; empty where no pair counts."""
     if not content:
         return ["", ""]
     shares = (content.get(fact_scores.TOLD_APART), content["shares"].get(fact_scores.EXACT))
     return [
         f"{100 * one['share']:.1f} ({100 * one['low']:.1f} … {100 * one['high']:.1f})"
-        if one
+        if one and one.get("pairs", 1)
         else ""
         for one in shares
     ]

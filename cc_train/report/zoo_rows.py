@@ -22,10 +22,10 @@ from cc_prep import settings, storage
 from cc_prep.errors import UserError
 from cc_prep.redaction import values_without_folders, without_folders
 from cc_prep.settings import Section
-from cc_train.evaluation import evaluation, signature
+from cc_train.evaluation import evaluation, signature, stored
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.signature import Signature
-from cc_train.runs import run_folder
+from cc_train.runs import run_folder, shown_settings
 
 ROW, SCORES, PREDICTIONS, REFERENCES = "row.yaml", "scores.json", "predictions.json", "references"
 LOG = "log.jsonl"
@@ -100,7 +100,8 @@ def add(
     digest of its weights. weights: where others find these. with_references: keep the references
     too. captions: the file that was scored and where it is published; then the row has its digest
     in place of the captions. replace: a row of this name gives way. Raises UserError where a file
-    is missing or is not what was scored, the name is not that of a folder, or the zoo has it.
+    is missing or is not what was scored, the evaluation is not of the checkpoint of the run, the
+    name is not that of a folder, or the zoo has it.
     """
     if Path(name).name != name:
         raise UserError(f"--name {name}: no name of a folder", "Give one without /")
@@ -110,21 +111,21 @@ def add(
             f"{target}: already exists", "Give another --name, remove it, or give --replace"
         )
     scores = _scores(evaluated / SCORES)
-    row = row.model_copy(update={"command": without_folders(row.command)})
+    shown = {"command": without_folders(row.command), "note": without_folders(row.note)}
+    row = row.model_copy(update=shown)
     files: dict[str, Any] = {SCORES: values_without_folders(scores)}
     if captions is None:
         files[PREDICTIONS] = _json(evaluated / PREDICTIONS)
+        scored = evaluated / PREDICTIONS
     else:
-        theirs, published = captions
-        digest = _sha256(theirs)
-        rescored(theirs, evaluated / "references.json", scores, str(theirs), CHECKED)
-        row = row.model_copy(update={"captions": Captions(place=published, sha256=digest)})
+        scored, published = captions
+        theirs = Captions(place=published, sha256=_sha256(scored))
+        row = row.model_copy(update={"captions": theirs})
+    rescored(scored, evaluated / coco.REFERENCES, scores, str(scored), CHECKED)
     if run is not None:
-        model = run_folder.best_model(run)[0]
-        about = Weights(sha256=storage.sha256(model), bytes=model.stat().st_size, place=weights)
+        about, files[run_folder.SETTINGS] = _of_run(run, scores, str(evaluated), weights)
         row = row.model_copy(update={"weights": about})
-        files["settings.json"] = values_without_folders(_json(run / run_folder.SETTINGS))
-    references = (evaluated / "references.json").read_bytes() if with_references else b""
+    references = (evaluated / coco.REFERENCES).read_bytes() if with_references else b""
     # Nothing is refused from here on. Under its final name a row is whole.
     staging = zoo / f".{name}.tmp"
     shutil.rmtree(staging, ignore_errors=True)
@@ -141,6 +142,25 @@ def add(
     storage.write_bytes(str(staging / ROW), text.encode())
     _rename(staging, target)
     return target
+
+
+def _of_run(
+    run: Path, scores: Mapping[str, Any], evaluated: str, place: str | None
+) -> tuple[Weights, Any]:
+    """The weights and the settings of a run. Raises UserError unless the scores are of its best
+    checkpoint.
+    """
+    model, step = run_folder.best_model(run)
+    scored = scores.get("step")
+    if scored != step:
+        of = "captions in a file" if scored is None else f"step {scored:,}"
+        raise UserError(
+            f"{evaluated}: scores of {of}, and the best checkpoint of {run} is of step {step:,}",
+            "Give --run what was evaluated, or evaluate the run again",
+        )
+    weights = Weights(sha256=storage.sha256(model), bytes=model.stat().st_size, place=place)
+    settings = _json(run / run_folder.SETTINGS, "Give --run the --out of a training")
+    return weights, shown_settings.without_folders(settings)
 
 
 def _rename(staging: Path, target: Path) -> None:
@@ -201,6 +221,7 @@ def check(zoo: Path, name: str, captions: Path, references: Path | None) -> Mapp
             f"{captions}: not the file that was scored, SHA-256 {published.sha256[:16]}…",
             f"It is at {published.place}",
         )
+    remedy = "Give the captions and the references that the row was scored with"
     if references is None:
         references = _references(folder, entry.scores)
         if not references.exists():
@@ -210,7 +231,7 @@ def check(zoo: Path, name: str, captions: Path, references: Path | None) -> Mapp
             )
     total = entry.scores["groups"][evaluation.TOTAL]
     measures = [name for name in metrics.ORDER if name in total]
-    return rescored(captions, references, entry.scores, str(folder), measures)
+    return rescored(captions, references, entry.scores, str(folder), measures, remedy)
 
 
 def rescored(
@@ -219,17 +240,23 @@ def rescored(
     scores: Mapping[str, Any],
     what: str,
     measures: Sequence[str],
+    remedy: str = "Evaluate them again, and add the row again",
 ) -> Mapping[str, float]:
     """The measures of captions, computed again, × 100; those that cannot be here are left out.
 
     scores: the content of scores.json. Raises UserError where the two differ; what: is named then.
     """
     items = coco.read_references(str(references))
-    captions, items = coco.matched(
-        coco.read_predictions([str(predictions)]),
-        items,
-        uncaptioned=coco.read_uncaptioned(str(references)),
-    )
+    try:
+        captions, items = coco.matched(
+            coco.read_predictions([str(predictions)]),
+            items,
+            uncaptioned=coco.read_uncaptioned(str(references)),
+        )
+    except UserError as error:
+        raise UserError(
+            f"{what}: not the captions that were scored: {error.what}", remedy
+        ) from None
     again = evaluation.evaluate(items, captions, measures)
     different = again.signature.differences(signature.parse(scores["signature"]))
     figures = again.groups[evaluation.TOTAL].corpus
@@ -239,8 +266,7 @@ def rescored(
             different.append(f"{name} {figure:.2f} for {stored}")
     if different:
         raise UserError(
-            f"{what}: its captions do not have its scores: {', '.join(different)}",
-            "Evaluate them again, and add the row again",
+            f"{what}: its captions do not have its scores: {', '.join(different)}", remedy
         )
     return figures
 
@@ -263,24 +289,23 @@ def _digest(signed: Signature) -> str:
 def _scores(path: Path) -> Mapping[str, Any]:
     content = _json(path)
     try:
-        signature.parse(content["signature"])
-        figures = content["groups"][evaluation.TOTAL]
-        if not all(isinstance(figures[name], int | float) for name in ("pairs", *CHECKED)):
-            raise ValueError
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise UserError(
-            f"{path}: no scores with a signature", "Evaluate again: cc-train evaluate"
-        ) from None
-    scores: Mapping[str, Any] = content
+        scores = stored.checked(content)
+        total = scores["groups"][evaluation.TOTAL]
+        missing = [name for name in CHECKED if name not in total]
+        if missing:
+            raise ValueError(f"no {missing[0]}")
+        if "refs" not in signature.parse(scores.get("signature") or "").parts:
+            raise ValueError("its references are not in it")
+    except ValueError as error:
+        raise UserError(f"{path}: no scores with a signature ({error})", stored.REMEDY) from None
     return scores
 
 
-def _json(path: Path) -> Any:
+def _json(path: Path, remedy: str | None = None) -> Any:
     try:
         return storage.read_json(str(path))
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file", "Evaluate first: cc-train evaluate") from None
-    except ValueError as error:
-        raise UserError(
-            f"{path}: not JSON ({error})", "Evaluate again: cc-train evaluate"
-        ) from None
+        first = remedy or "Evaluate first: cc-train evaluate"
+        raise UserError(f"{path}: no such file", first) from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON ({error})", remedy or stored.REMEDY) from None

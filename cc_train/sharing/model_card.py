@@ -15,13 +15,12 @@ import numpy as np
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.redaction import values_without_folders
 from cc_train import calibration
 from cc_train.data.shard_index import Entry
 from cc_train.evaluation import evaluation, fact_scores
 from cc_train.evaluation.comparing import bootstrap
 from cc_train.layers import named_weights
-from cc_train.runs import checkpoints, origin
+from cc_train.runs import checkpoints, origin, shown_settings
 from cc_train.runs.stored_run import Run
 from cc_train.training import resume
 
@@ -226,7 +225,7 @@ def _parameters(stored: Run) -> int:
 
 def _settings(stored: Run) -> str:
     """The settings as a card shows them: without the folders of the machine of the training."""
-    return json.dumps(values_without_folders(stored.settings), indent=1, sort_keys=True)
+    return json.dumps(shown_settings.without_folders(stored.settings), indent=1, sort_keys=True)
 
 
 def _origin(stored: Run) -> str:

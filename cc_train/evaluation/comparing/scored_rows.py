@@ -13,12 +13,13 @@ from typing import Any
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.synth.parsing import UNCHANGED
-from cc_train.evaluation import evaluation, fact_scores, signature
+from cc_train.evaluation import evaluation, fact_scores, signature, stored
 from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.masks import segmentation
 from cc_train.evaluation.signature import Signature
 
-REMEDY = "Give runs, or folders of cc-train evaluate"
+REMEDY = "Evaluate again, or give other runs or folders of cc-train evaluate"
+CIDER = "CIDEr"
 FAITHFUL = "faithful"
 OF_MASKS = (segmentation.MIOU, segmentation.MIOU_CHANGE, "F1")
 MEASURES = (*fact_scores.MEASURES, *metrics.ORDER, *OF_MASKS, FAITHFUL)
@@ -91,24 +92,16 @@ def read(path: str) -> Row:
     file = next((c for c in candidates if c.is_file()), None)
     if file is None:
         raise UserError(f"{path}: no scores.json in it", "Evaluate it first: cc-train evaluate")
-    try:
-        scores = storage.read_json(str(file))
-        groups = {
-            str(group): {name: float(values[name]) for name in metrics.ORDER if name in values}
-            for group, values in scores["groups"].items()
-        }
-        for group, shares in _facts(scores).items():
-            if group in groups:
-                groups[group] = {**shares, **groups[group]}
-        if evaluation.TOTAL in groups:
-            groups[evaluation.TOTAL] |= _of_masks(scores)
-        masks = _masks(scores)
-        pairs = {str(group): int(values["pairs"]) for group, values in scores["groups"].items()}
-        conventions = str(scores["conventions"])
-        line = scores.get("signature")
-        signed = None if line is None else signature.parse(line)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{file}: no scores of cc-train evaluate", REMEDY) from None
+    scores = _scores(file)
+    groups = {
+        str(group): {name: float(values[name]) for name in metrics.ORDER if name in values}
+        for group, values in scores["groups"].items()
+    }
+    for group, shares in _facts(scores).items():
+        if group in groups:
+            groups[group] = {**shares, **groups[group]}
+    groups[evaluation.TOTAL] |= _of_masks(scores)
+    line = scores.get("signature")
     folder = file.parent if file.parent.name != evaluation.FOLDER else file.parent.parent
     folder = Path(os.path.abspath(folder))
     name = folder.name.removesuffix(".evaluation")
@@ -116,14 +109,21 @@ def read(path: str) -> Row:
     return Row(
         name,
         groups=groups,
-        pairs=pairs,
+        pairs={str(group): int(values["pairs"]) for group, values in scores["groups"].items()},
         items=items,
-        conventions=conventions,
+        conventions=str(scores.get("conventions", "")),
         folder=folder.parts,
         exact=exact,
-        signature=signed,
-        masks=masks,
+        signature=None if line is None else signature.parse(line),
+        masks=_masks(scores),
     )
+
+
+def _scores(file: Path) -> Mapping[str, Any]:
+    try:
+        return stored.checked(storage.read_json(str(file)))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file}: no scores of cc-train evaluate ({error})", REMEDY) from None
 
 
 def _facts(scores: Mapping[str, Any]) -> dict[str, dict[str, float]]:
@@ -146,20 +146,20 @@ def _masks(scores: Mapping[str, Any]) -> str:
 
 
 def _items(path: Path) -> tuple[dict[str, float], dict[str, float]]:
-    """CIDEr of each pair, and of each changed pair with facts whether it is exact, 100 or 0."""
-    if not path.exists():
-        return {}, {}
-    try:
-        items = storage.read_json_lines(str(path))
-        rows = {str(item.get("image_id") or item["id"]): item for item in items}
-        exact = {
-            id: 100.0 * bool(row["exact"])
-            for id, row in rows.items()
-            if row.get("facts") and row["facts"]["type"] != UNCHANGED
-        }
-        return {id: float(row["scores"]["CIDEr"]) for id, row in rows.items()}, exact
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path}: damaged", "Evaluate again: cc-train evaluate") from None
+    """CIDEr of each pair, and of each changed pair with facts whether it is exact, 100 or 0.
+
+    Raises UserError for a damaged file.
+    """
+    rows = {str(row.get("image_id") or row["id"]): row for row in stored.items(path)}
+    exact = {
+        id: 100.0 * row["exact"]
+        for id, row in rows.items()
+        if row.get("facts") and row["facts"]["type"] != UNCHANGED
+    }
+    without = next((id for id, row in rows.items() if CIDER not in row["scores"]), None)
+    if without is not None:
+        raise UserError(f"{path}: damaged ({without} has no {CIDER})", stored.REMEDY)
+    return {id: float(row["scores"][CIDER]) for id, row in rows.items()}, exact
 
 
 def distinct(rows: Sequence[Row]) -> list[Row]:

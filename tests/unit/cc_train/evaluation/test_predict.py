@@ -142,6 +142,22 @@ def test_unreadable_samples_to_validate_on_are_left_out_and_counted(
     assert [*written] == ["d-test-0-change", "d-test-2-change"]
 
 
+def test_unchanged_pairs_have_a_figure_that_says_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a log whose only figure of unchanged pairs is 0, however good the captions are:
+    all their references are alike, of which CIDEr counts no word."""
+    (entry,) = shard_index.read([write(tmp_path / "test-000000.tar", [8], ["a"])])
+    sample, same = entry.read(), ("(2, 8, 8, 3) 7",)
+    entries = [replace(entry, key=n, kind="change", captions=(f"{n} left",)) for n in "ab"]
+    entries += [replace(entry, key=n, kind="no_change", captions=same) for n in "cd"]
+    monkeypatch.setattr(shard_index.Entry, "read", lambda one: replace(sample, key=one.key))
+    figures = validation(entries, tmp_path, 0)(Looks(Inputs((8, 8))))
+    assert figures["CIDEr_no_change"] == 0
+    assert figures["BLEU-4_no_change"] == pytest.approx(100)
+    assert figures["BLEU-4_change"] < 1
+
+
 @pytest.mark.parametrize(
     ("captions", "note"),
     [

@@ -18,8 +18,8 @@ from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
 from cc_train.data import shard_index
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, metrics
+from cc_train.report import drawn, page
 from cc_train.report import facts as shown
-from cc_train.report import page
 from tests import pages
 
 RED = Looks("red", "cube", "metal", "small", (0.5, 0.5))
@@ -127,6 +127,27 @@ def test_the_page(tmp_path: Path) -> None:
     assert names[-2:] == ["new value", "exact"]
     assert tables.rows[4].if_said == 100  # the color, of the two that say it
     assert tables.rows[4].counts == (2, 0, 1, 3)
+
+
+def test_the_page_holds_no_figure_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: colours, sizes and rows of a legend that the code no longer has; references
+    that are not shown, of which nobody is told."""
+    monkeypatch.setattr(drawn, "VERDICTS", {"right": (1, 2, 3)})
+    monkeypatch.setattr(drawn, "WORD_SIDE", 77)
+    monkeypatch.setattr(shown, "MEASURES", ("shape",))
+    references = [f"reference {number}" for number in range(7)]
+    monkeypatch.setattr(
+        f"{__name__}.METAS", [{**meta, "captions": meta["captions"] + references} for meta in METAS]
+    )
+    text = written(tmp_path)
+    assert ".mask.right { color: rgb(1 2 3); }" in text
+    assert ".mask.wrong" not in text
+    assert ".pair .word img { width: 77px;" in text
+    assert re.findall(r'<tr class="lead-row"><th>([^<]+)<', text) == ["shape"]
+    assert text.count("<li>reference 6</li>") == len(METAS)
+    assert "higher is better" in text
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 3, 30, 40])

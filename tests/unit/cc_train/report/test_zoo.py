@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import yaml
 
+from cc_prep.records import Facts
 from cc_train.evaluation import evaluation, published
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.report import zoo_page
@@ -25,8 +27,11 @@ ITEMS = coco.items(
 CAPTIONS = {item.id: item.references[0] for item in ITEMS} | {"k0": "a dog"}
 
 
-def evaluated(folder: Path, items: list[coco.Item] = ITEMS) -> Path:
+def evaluated(folder: Path, items: list[coco.Item] = ITEMS, step: int | None = None) -> Path:
+    """An evaluation. step: of the run whose captions they are; None of captions in a file."""
     scores = evaluation.evaluate(items, CAPTIONS, metrics.PLAIN)
+    if step is not None:
+        scores = replace(scores, step=step, beams=1)
     evaluation.write(folder, scores, items, CAPTIONS)
     return folder
 
@@ -88,7 +93,8 @@ def test_a_row_whose_figures_are_not_its_captions(tmp_path: Path, change: str) -
 
 def test_a_training_brings_its_settings_and_digest(tmp_path: Path) -> None:
     zoo = tmp_path / "zoo"
-    done = add(zoo, evaluated(tmp_path / "e"), "--run", "captioner-mini", "--weights", "here")
+    scored = evaluated(tmp_path / "e", step=0)
+    done = add(zoo, scored, "--run", "captioner-mini", "--weights", "here")
     assert done.returncode == 0, done.stderr
     row = yaml.safe_load((zoo / "theirs/row.yaml").read_text())
     assert (row["kind"], row["weights"]["place"]) == ("trained", "here")
@@ -98,6 +104,37 @@ def test_a_training_brings_its_settings_and_digest(tmp_path: Path) -> None:
     text = zoo_page.render(zoo, tmp_path)
     assert "| trained by us | 3 |" in text  # no ✓: the references are not kept
     assert f"Weights at here: {model.stat().st_size:,} bytes" in text
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"), [(None, "scores of captions in a file"), (500, "scores of step 500")]
+)
+def test_scores_of_other_weights_are_refused(tmp_path: Path, step: int | None, reason: str) -> None:
+    """Keeps away: a row whose figures are not those of the weights that it names."""
+    scored = evaluated(tmp_path / "e", step=step)
+    done = add(tmp_path / "zoo", scored, "--run", "captioner-mini")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"{reason}, and the best checkpoint of " in done.stderr
+    assert "is of step 0. Give --run what was evaluated, or evaluate the run again" in done.stderr
+    assert not (tmp_path / "zoo").exists()
+
+
+@pytest.mark.parametrize("change", ["one less", "one more", "another caption"])
+def test_only_the_captions_that_were_scored_are_stored(tmp_path: Path, change: str) -> None:
+    """Keeps away: a row whose captions somebody changed after they were scored."""
+    scored = evaluated(tmp_path / "e")
+    rows = json.loads((scored / "predictions.json").read_text())
+    if change == "one less":
+        rows.pop()
+    elif change == "one more":
+        rows.append({"image_id": "k9", "caption": "a dog"})
+    else:
+        rows[1]["caption"] = "a dog"
+    (scored / "predictions.json").write_text(json.dumps(rows))
+    done = add(tmp_path / "zoo", scored)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.rstrip().endswith("Evaluate them again, and add the row again")
+    assert not (tmp_path / "zoo").exists()
 
 
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
@@ -151,6 +188,25 @@ def test_a_row_names_no_folder_of_its_machine(tmp_path: Path) -> None:
     assert row["command"] == "make zoo-row DATASET=my.yaml TRAIN='--set vocabulary=w.json'"
 
 
+def test_the_settings_of_a_row_name_files_alone(tmp_path: Path) -> None:
+    """Keeps away: the same in a path that somebody gave from where they stood."""
+    run = tmp_path / "run"
+    run.mkdir()
+    shutil.copy(ROOT / "cc_train/assets/captioner-mini/model.safetensors", run)
+    paths = {"vocabulary": "secret/words.json", "vqgan": "secret/vqgan", "cache": str(tmp_path)}
+    names = {"model": {"weights": "../secret/lm", "family": "a/b"}, "backbone_weights": "s3://b/w"}
+    (run / "settings.json").write_text(json.dumps({**paths, **names}))
+    done = add(tmp_path / "zoo", evaluated(tmp_path / "e", step=0), "--run", run)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "zoo/theirs/settings.json").read_text()) == {
+        "vocabulary": "words.json", "vqgan": "vqgan", "cache": tmp_path.name,
+        "model": {"weights": "lm", "family": "a/b"}, "backbone_weights": "s3://b/w",
+    }  # fmt: skip
+    (run / "settings.json").unlink()
+    refused = add(tmp_path / "other", tmp_path / "e", "--run", run)
+    assert "settings.json: no such file. Give --run the --out of a training" in refused.stderr
+
+
 def test_our_page_is_up_to_date() -> None:
     """Every figure of ours is what its captions have today."""
     page = (ROOT / "docs/zoo.md").read_text(encoding="utf-8")
@@ -161,6 +217,15 @@ def test_our_page_is_up_to_date() -> None:
     kinds = [row["kind"] for row in rows]
     assert page.count("| trained by us ✓ |") == kinds.count("trained") > 0
     assert page.count("| re-scored by us |") == kinds.count("re-scored") > 0
+
+
+def test_no_share_over_no_pair(tmp_path: Path) -> None:
+    """Keeps away: "exact 0.0" of captions of unchanged pairs, of which none can be exact."""
+    facts = {"facts": asdict(Facts("none")), "kind": "no_change"}
+    items = coco.items([{"key": id, "captions": ["nothing changed"], **facts} for id in CAPTIONS])
+    assert add(tmp_path / "zoo", evaluated(tmp_path / "e", items)).returncode == 0
+    text = zoo_page.render(tmp_path / "zoo", tmp_path)
+    assert "| Theirs | re-scored by us | 3 |  |  |" in text
 
 
 def test_every_column_of_a_reported_row_stays(tmp_path: Path) -> None:
