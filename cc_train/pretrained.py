@@ -103,7 +103,8 @@ class Captioner:
         arrays [H, W, 3] RGB or [H, W] grey, PIL images. Both images of a pair have one size; they
         are resized to `inputs.size`. In place of both, `before` may be a list of such pairs.
         beams: 1 is greedy; more fills `Caption.beams`, and gives no confidence, which is that of
-        greedy sentences. batch_size: pairs that go through the network at once. A mask, where the system gives one, has `inputs.size`.
+        greedy sentences. batch_size: pairs that go through the network at once. A mask, where the
+        system gives one, has `inputs.size`.
 
         Raises UserError for what is no image, for a pair whose images differ in size, and for
         numbers below 1.

@@ -19,8 +19,8 @@ COMMIT = "c" * 40
 
 
 class Hub(ThreadingHTTPServer):
-    """repositories: by id the files by path. private: ids of those that are. objects: large files by
-    SHA-256. commits: the number of them.
+    """repositories: by id the files by path. private: ids of those that are. objects: large files
+    by SHA-256. commits: the number of them.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
         files = self.server.repositories[id]
         siblings = [{"rfilename": name} for name in sorted(files)]
         return self._json({"id": id, "modelId": id, "sha": COMMIT, "tags": [],
-                           "private": id in self.server.private, "downloads": 0, "likes": 0, "siblings": siblings})  # fmt: skip
+                           "private": id in self.server.private, "downloads": 0, "likes": 0,
+                           "siblings": siblings})  # fmt: skip
 
     def _tree(self, id: str) -> None:
         files = self.server.repositories[id]

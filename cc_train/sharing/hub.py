@@ -97,7 +97,7 @@ def upload(folder: Path, repo_id: str, *, private: bool = False) -> str:
     with _errors(f"{repo_id}: not uploaded"):
         library = _library()
         api = library.HfApi()
-        api.create_repo(repo_id, private=private, exist_ok=True)  # leaves one that is there as it is
+        api.create_repo(repo_id, private=private, exist_ok=True)  # one that is there stays as it is
         repository = api.model_info(repo_id)
         if private and not repository.private:
             raise UserError(

@@ -158,8 +158,8 @@ def _limits(stored: Run, scores: Measured, data: str | None) -> list[str]:
         limits.insert(1, "It can only use the words of its vocabulary.")
     if "calibration" in stored.settings:
         limits.append(
-            "Its confidence is the probability that a greedy caption is right, for pairs like those "
-            "that it was calibrated on. A caption with a low confidence should not be used. "
+            "Its confidence is the probability that a greedy caption is right, for pairs like "
+            "those that it was calibrated on. A caption with a low confidence should not be used. "
             "Captions of a beam search have none."
         )
         trained_on = stored.settings["calibration"].get("trained_on", 0)
@@ -251,8 +251,8 @@ def _base(stored: Run) -> str:
     if path is not None and weights.is_known(path):
         where = "the toolkit knows it by this name (`cc-prep weights list`)"
     return (
-        f"{name} (family {base['family']}, fingerprint `{base['fingerprint']}`), which is not among "
-        f"the files: {where}"
+        f"{name} (family {base['family']}, fingerprint `{base['fingerprint']}`), which is not "
+        f"among the files: {where}"
     )
 
 
