@@ -129,10 +129,10 @@ def test_a_pair_that_cannot_be_stored_is_nowhere(tmp_path: Path) -> None:
 def test_new_images_of_a_pair_have_a_name_of_their_own(tmp_path: Path) -> None:
     """Keeps away: images that are replaced before the row that belongs to them is there."""
     collection = collected(tmp_path)
-    kept = ["other"], "train", "change"
-    row = collection.put("one", picture(), picture(), *kept, replaces="one")
+    rest = ["other"], "train", "change"
+    row = collection.put("one", picture(), picture(), *rest, replaces="one")
     assert row.before == "images/train/A/one.png", "the same images stay where they are"
-    row = collection.put("one", picture(30), picture(30), *kept, replaces="one")
+    row = collection.put("one", picture(30), picture(30), *rest, replaces="one")
     assert (row.before, row.after) == ("images/train/A/one-2.png", "images/train/B/one-2.png")
     assert (tmp_path / row.before).read_bytes() == picture(30)
     assert not (tmp_path / "images/train/A/one.png").exists()

@@ -11,7 +11,7 @@ from cc_train import systems
 from cc_train.sharing.portable import PATHS, portable
 
 # Settings that take any text and are no paths.
-TEXTS = {"family", "targets", "text", "entities", "backbone"}
+TEXTS = {"family", "targets", "text", "entities"}
 
 
 def test_paths_are_cut_to_their_last_part_at_any_depth() -> None:
@@ -50,7 +50,7 @@ def free_texts(model: type[BaseModel]) -> Iterator[str]:
 
 def test_a_new_setting_is_a_path_or_not() -> None:
     """Keeps away: a setting for a file whose folder an export would carry."""
-    found = {
+    free = {
         name for system in systems.names() for name in free_texts(systems.recipe(system).Settings)
     }
-    assert found == {*PATHS, *TEXTS}
+    assert free == {*PATHS, *TEXTS}
