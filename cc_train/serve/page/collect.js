@@ -5,7 +5,7 @@ let waiting = []; // pairs without captions: {number, id}
 let proposed = ""; // the name that a dropped pair got of itself
 let edited = null; // the name of the collected pair that "Save" replaces; null for a new pair
 
-function edit(id) {
+function editing(id) {
   edited = id;
   show($("#edited"), id !== null).querySelector("span").textContent = `Save replaces the pair ${id}.`;
 }
@@ -25,11 +25,11 @@ function row(one) {
     $("#split").value = one.split;
     $("#kind").value = one.kind;
     $("#captions").value = one.captions.join("\n");
-    edit(one.id);
+    editing(one.id);
   }).catch(fail);
   const remove = make("button", { type: "button", textContent: "Remove" });
   remove.onclick = () => ask("/pairs/remove", { id: one.id }).then(() => {
-    if (edited === one.id) edit(null);
+    if (edited === one.id) editing(null);
     return list();
   }).catch(fail);
   return make("tr", {},
@@ -65,7 +65,7 @@ async function save() {
     replaces: edited,
   });
   show($("#error"), false);
-  edit(null);
+  editing(null);
   $("#captions").value = $("#id").value = "";
   $("#saved").textContent = `${saved.id} is saved.`;
   waiting = waiting.filter((one) => one.id !== saved.id);
@@ -79,7 +79,7 @@ $("#form").onsubmit = (event) => {
   $("#save").disabled = true; // a second click would store the pair again
   save().catch(fail).finally(() => { $("#save").disabled = false; });
 };
-$("#edited button").onclick = () => edit(null);
+$("#edited button").onclick = () => editing(null);
 $("#next").onclick = () => next().catch(fail);
 $("#propose").onclick = () => {
   const sentence = $("#sentence").textContent;
@@ -90,7 +90,7 @@ $("#propose").onclick = () => {
 // than the one that is edited; one image is put into it.
 document.addEventListener("pair", (event) => {
   $("#saved").textContent = "";
-  if (event.detail.length === SIDES.length) edit(null);
+  if (event.detail.length === SIDES.length) editing(null);
   if (edited === null && ["", proposed].includes($("#id").value) && pair.before) {
     const stem = pair.before.name.replace(/\.[a-z0-9]{1,5}$/i, "").replace(/[ _-]before$/i, "");
     proposed = stem.replace(/[^A-Za-z0-9_.-]+/g, "_").replace(/^[_.-]+/, "").slice(0, 90);
