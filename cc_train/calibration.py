@@ -2,7 +2,8 @@
 
 A captioner's own probabilities are too high or too low. Two numbers that are fitted on held-out
 pairs correct that (Platt scaling). A pair that is unlike all held-out ones gets a lower chance,
-since nothing was measured there.
+since nothing was measured there. The captions are greedy ones: the best of several beams has a
+larger probability, for which nothing was fitted.
 """
 
 from __future__ import annotations

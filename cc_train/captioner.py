@@ -41,7 +41,8 @@ class Caption:
     score: the sum of log-probabilities of the sentence; None for systems that do not say it.
     strangeness: how unlike the training data the pair is, about 1 for what is like it; None for
     systems that do not say it. confidence: the chance that the sentence is right, 0 to 1; None
-    where the captioner is not calibrated (`cc_train.calibration`).
+    where the captioner is not calibrated (`cc_train.calibration`), and for beam search, since the
+    calibration is of greedy sentences.
     attention: where it looked for each word; None for systems that do not say it, and for beam
     search.
     """
@@ -208,7 +209,7 @@ class EncoderDecoder(nn.Module):
             ]
         strangeness = self.strangeness(before_after)
         return [
-            self._judged(caption, strange)
+            self._judged(caption, strange, beams)
             for caption, strange in zip(captions, strangeness, strict=True)
         ]
 
@@ -247,10 +248,10 @@ class EncoderDecoder(nn.Module):
         chosen = maps[[place for place, _ in shown]].cpu().numpy()
         return Attention(tuple(word for _, word in shown), chosen)
 
-    def _judged(self, caption: Caption, strangeness: float | None) -> Caption:
+    def _judged(self, caption: Caption, strangeness: float | None, beams: int) -> Caption:
         """The caption with its strangeness, and its confidence where that was calibrated."""
         confidence = None
-        if self.calibration is not None and caption.score is not None:
+        if self.calibration is not None and caption.score is not None and beams == 1:
             confidence = self.calibration.confidence(caption.score, strangeness)
         return replace(caption, strangeness=strangeness, confidence=confidence)
 

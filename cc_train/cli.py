@@ -267,7 +267,7 @@ def caption(**options: Any) -> None:
 
     RUN is the folder of a training or of an exported captioner. Without RUN, captioner-mini is
     used, which comes with the package. A calibrated captioner adds the probability that its
-    sentence is right.
+    sentence is right; it is known for greedy sentences alone, so not with --beams above 1.
 
     --pairs captions many pairs: a list with columns `before` and `after` (paths relative to the
     list), a folder with `before/NAME` and `after/NAME`, or one with `NAME_before.*` and

@@ -22,7 +22,8 @@ def load(path: str | Path, device: str = "cpu", revision: str | None = None) -> 
     path: also the name of a captioner that comes with the package, or an id on the hub, of which
     `revision` names a branch, tag or commit.
 
-    Raises UserError for a folder that is no run, is damaged, or is no captioner's.
+    Raises UserError for a folder that is no run, is damaged, or is no captioner's, and for a
+    revision of what is no id on the hub.
     """
     return of_run(stored_run.read(hub.locate(str(path), revision)), path, device)
 

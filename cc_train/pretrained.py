@@ -42,10 +42,10 @@ class Captioner:
         path: the folder of a training run, a folder that `cc-train export` wrote, the name of a
         captioner that comes with the package (`captioner-mini`), or an id on the Hugging Face hub
         (`OWNER/NAME`; extra `[hub]`). device: `cpu`, `cuda`, or `auto`, which takes a GPU where
-        there is one. revision: a branch, tag or commit on the hub.
+        there is one. revision: a branch, tag or commit on the hub, for an id alone.
 
-        Raises UserError for a path that is none of these, is damaged, or is no captioner's, and
-        for an id without a network unless it was fetched before.
+        Raises UserError for a path that is none of these, is damaged, or is no captioner's, for a
+        revision of what is no id, and for an id without a network unless it was fetched before.
         """
         folder = hub.locate(os.fspath(path), revision)
         return cls(loading.of_run(stored_run.read(folder), path, pick_device(device)), folder)
@@ -60,10 +60,11 @@ class Captioner:
     def push_to_hub(self, repo_id: str, *, private: bool = False) -> str:
         """Uploads the captioner to the Hugging Face hub (extra `[hub]`); its address.
 
-        repo_id: `OWNER/NAME`; the repository is made where there is none. private: whether a new
-        one is seen by its owner alone.
+        repo_id: `OWNER/NAME`; the repository is made where there is none. private: whether it is
+        seen by its owner alone.
 
-        Raises UserError where the hub cannot be reached or refuses it.
+        Raises UserError where the hub cannot be reached or refuses it, and with `private` for a
+        repository that is there and public.
         """
         with tempfile.TemporaryDirectory() as temporary:
             folder = self.save_pretrained(Path(temporary) / repo_id.rpartition("/")[2])
@@ -101,8 +102,9 @@ class Captioner:
         before, after: images as `cc_train.data.image_pairs.Image` has them: paths, URLs, uint8
         arrays [H, W, 3] RGB or [H, W] grey, PIL images. Both images of a pair have one size; they
         are resized to `inputs.size`. In place of both, `before` may be a list of such pairs.
-        beams: 1 is greedy; more fills `Caption.beams`. batch_size: pairs that go through the
-        network at once. A mask, where the system gives one, has `inputs.size`.
+        beams: 1 is greedy; more fills `Caption.beams`, and gives no confidence, which is that of
+        greedy sentences. batch_size: pairs that go through the network at once. A mask, where the
+        system gives one, has `inputs.size`.
 
         Raises UserError for what is no image, for a pair whose images differ in size, and for
         numbers below 1.

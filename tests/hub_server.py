@@ -19,12 +19,16 @@ COMMIT = "c" * 40
 
 
 class Hub(ThreadingHTTPServer):
-    """repositories: by id the files by path. objects: large files by SHA-256."""
+    """repositories: by id the files by path. private: ids of those that are. objects: large files
+    by SHA-256. commits: the number of them.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repositories: dict[str, dict[str, bytes]] = {}
+        self.private: set[str] = set()
         self.objects: dict[str, bytes] = {}
+        self.commits = 0
         self.requests: list[str] = []
 
     @property
@@ -70,7 +74,11 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/api/repos/create":
             value = json.loads(body)
             id = f"{value['organization']}/{value['name']}"
-            self.server.repositories.setdefault(id, {})
+            if id in self.server.repositories:
+                return self._json({"error": "exists", "url": f"{self.server.address}/{id}"}, 409)
+            self.server.repositories[id] = {}
+            if value.get("private") or value.get("visibility") == "private":
+                self.server.private.add(id)
             return self._json({"url": f"{self.server.address}/{id}"})
         if path == "/api/validate-yaml":
             return self._json({"errors": [], "warnings": []})
@@ -99,6 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _commit(self, id: str, body: bytes) -> None:
         files = self.server.repositories[id]
+        self.server.commits += 1
         for line in body.splitlines():
             entry = json.loads(line)
             value = entry["value"]
@@ -106,6 +115,8 @@ class _Handler(BaseHTTPRequestHandler):
                 files[value["path"]] = base64.b64decode(value["content"])
             elif entry["key"] == "lfsFile":
                 files[value["path"]] = self.server.objects[value["oid"]]
+            elif entry["key"] == "deletedFile":
+                del files[value["path"]]
         address = f"{self.server.address}/{id}"
         self._json(
             {"success": True, "commitOid": COMMIT, "commitUrl": f"{address}/commit/{COMMIT}"}
@@ -118,8 +129,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._json({"error": "Invalid rev id"}, 404, "RevisionNotFound")
         files = self.server.repositories[id]
         siblings = [{"rfilename": name} for name in sorted(files)]
-        return self._json({"id": id, "modelId": id, "sha": COMMIT, "private": False, "tags": [],
-                           "downloads": 0, "likes": 0, "siblings": siblings})  # fmt: skip
+        return self._json({"id": id, "modelId": id, "sha": COMMIT, "tags": [],
+                           "private": id in self.server.private, "downloads": 0, "likes": 0,
+                           "siblings": siblings})  # fmt: skip
 
     def _tree(self, id: str) -> None:
         files = self.server.repositories[id]

@@ -23,7 +23,7 @@ from cc_train.evaluation import evaluation, faithfulness, stored
 from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.masks import segmentation
 from cc_train.report import curves, drawn, facts
-from cc_train.runs import run_folder, shown_settings
+from cc_train.runs import portable, run_folder
 from cc_train.sharing import hub
 from cc_train.training.metric_logger import PICTURES
 
@@ -117,7 +117,7 @@ def write(
             ranked=evaluation.ranked(scores["groups"]) if scores else [],
             groups=groups,
             notes=notes,
-            settings=json.dumps(shown_settings.without_folders(settings), indent=1),
+            settings=json.dumps(portable.shown(settings), indent=1),
             words=_words(settings.get("text")),
             mask_colours=drawn.VERDICTS,
             word_side=drawn.WORD_SIDE,

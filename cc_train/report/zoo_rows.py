@@ -25,7 +25,7 @@ from cc_prep.settings import Section
 from cc_train.evaluation import evaluation, signature, stored
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.signature import Signature
-from cc_train.runs import run_folder, shown_settings
+from cc_train.runs import portable, run_folder
 
 ROW, SCORES, PREDICTIONS, REFERENCES = "row.yaml", "scores.json", "predictions.json", "references"
 LOG = "log.jsonl"
@@ -160,7 +160,7 @@ def _of_run(
         )
     weights = Weights(sha256=storage.sha256(model), bytes=model.stat().st_size, place=place)
     settings = _json(run / run_folder.SETTINGS, "Give --run the --out of a training")
-    return weights, shown_settings.without_folders(settings)
+    return weights, portable.shown(settings)
 
 
 def _rename(staging: Path, target: Path) -> None:

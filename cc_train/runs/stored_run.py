@@ -44,12 +44,10 @@ def read(folder: Path, system: str | None = None) -> Run:
     model, step = run_folder.best_model(folder)
     try:
         with safe_open(model, "pt") as file:
-            settings = json.loads((file.metadata() or {}).get("settings", "{}"))
-        if not isinstance(settings, dict):
-            raise ValueError("its settings are no object")
+            settings = _settings(file)
         stored = load_file(model)
     except (SafetensorError, ValueError) as error:
-        raise UserError(f"{model}: damaged ({error})", "Restore it, or train again") from None
+        raise _damaged(model, error) from None
     tensors = {n: t.float() if t.is_floating_point() else t for n, t in stored.items()}
     name = str(settings.get("system"))
     if system is not None and name != system:
@@ -58,6 +56,31 @@ def read(folder: Path, system: str | None = None) -> Run:
     if not isinstance(files, list) or any(Path(str(file)).name != file for file in files):
         raise UserError(f"{model}: its settings name files elsewhere", "Do not trust this run")
     return Run(folder, name, settings, tensors, step)
+
+
+def system_of(folder: Path) -> str:
+    """The system of a run's folder, or of a packed one, without reading its tensors.
+
+    Raises UserError for a folder that is no run, or is damaged.
+    """
+    model, _ = run_folder.best_model(folder)
+    try:
+        with safe_open(model, "pt") as file:
+            return str(_settings(file).get("system"))
+    except (SafetensorError, ValueError) as error:
+        raise _damaged(model, error) from None
+
+
+def _settings(file: Any) -> dict[str, Any]:
+    """The settings in the metadata of an opened file. Raises ValueError."""
+    settings = json.loads((file.metadata() or {}).get("settings", "{}"))
+    if not isinstance(settings, dict):
+        raise ValueError("its settings are no object")
+    return settings
+
+
+def _damaged(model: Path, error: Exception) -> UserError:
+    return UserError(f"{model}: damaged ({error})", "Restore it, or train again")
 
 
 def settings_of(run: Run, model: type[S], without: Collection[str] = ()) -> S:

@@ -3,19 +3,23 @@
 DIR/pairs.jsonl             a row a pair, as the layout `table` reads it
 DIR/LevirCCcaptions.json    the same as the layout `levir_cc` reads it
 DIR/images/<split>/A|B/     before and after, the files as they were given
+DIR/.lock                   empty; whoever writes holds its lock, so that several servers may
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import filelock
 
 from cc_prep import storage
 from cc_prep.errors import RejectedPair, UserError
@@ -28,6 +32,9 @@ TABLE, LEVIR = "pairs.jsonl", "LevirCCcaptions.json"
 SPLITS = ("train", "val", "test")
 KINDS = (CHANGE, NO_CHANGE)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+LOCK = ".lock"
+LOCK_SECONDS = 60.0  # others write a pair in far less
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)  # of a file system
 
 
 @dataclass(frozen=True)
@@ -45,38 +52,52 @@ class Row:
 class Collection:
     """The pairs of a folder, which is made if it is not there.
 
-    Raises UserError for a folder that cannot be written into, or whose table is not ours.
+    Several processes may have the folder open: each sees and keeps what the others wrote. A file
+    system without locks is used without; there, two that write at once may lose a pair.
+
+    Raises UserError for a folder that cannot be made, or whose table is not ours; the methods do so
+    for a table that is not ours any more.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._lock = threading.Lock()
+        self._threads = threading.Lock()
+        self._rows: dict[str, Row] = {}
+        self._version: tuple[int, ...] | None = None  # of the table that the rows are from
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"{folder}: {error.strerror}", "Give another folder") from None
-        self._rows = {row.id: row for row in self._read()}
+        self._refresh()
 
     def rows(self) -> list[Row]:
         """All pairs in the order in which they came."""
-        with self._lock:
-            return list(self._rows.values())
+        with self._threads:
+            return list(self._refresh().values())
 
     def get(self, id: str) -> Row:
         """A pair. Raises UserError if it is not there."""
-        with self._lock:
-            if id not in self._rows:
-                raise UserError(f"no pair is called {id!r}", "Reload the page")
-            return self._rows[id]
+        with self._threads:
+            return _of(self._refresh(), id)
 
     def put(
-        self, id: str, before: bytes, after: bytes, captions: list[str], split: str, kind: str
+        self,
+        id: str,
+        before: bytes,
+        after: bytes,
+        captions: list[str],
+        split: str,
+        kind: str,
+        *,
+        replaces: str | None = None,
     ) -> Row:
-        """Writes a pair, in place of one with the same id; the files are there before its row is.
+        """Writes a pair; the files are there before its row is.
 
-        before, after: encoded images. New images of a pair that is there get a new name, so that
-        no row ever names the images of another. Raises UserError for what is no pair, and where it
-        cannot be stored; what was there then stays as it was.
+        before, after: encoded images. replaces: the id of the pair that is edited, which may differ
+        from the new one; None for a new pair. New images of a pair that is there get a new name, so
+        that no row ever names the images of another. Raises UserError for what is no pair, for an
+        id that another pair has, and where it cannot be stored; what was there then stays as it
+        was.
         """
         texts = tuple(text for text in (" ".join(one.split()) for one in captions) if text)
         if not NAME.fullmatch(id):
@@ -86,27 +107,52 @@ class Collection:
         if split not in SPLITS or kind not in KINDS:
             raise UserError(f"{split}, {kind}: no split and kind", f"Give one of {SPLITS}, {KINDS}")
         encoded, extension = _checked(before, after)
-        with self._lock:
-            former = self._rows.get(id)
+        with self._locked() as rows:
+            former = None if replaces is None else _of(rows, replaces)
+            if id in rows and id != replaces:
+                raise UserError(f"another pair is called {id!r}", "Give another name, or edit it")
             old = set() if former is None else {former.before, former.after}
             with _refused(f"{id} cannot be stored"):
                 paths = self._paths(f"images/{split}", id, extension, encoded, old)
                 row = Row(id, paths[0], paths[1], texts, split, kind)
-                self._store(row, dict(zip(paths, encoded, strict=True)))
+                self._store(row, dict(zip(paths, encoded, strict=True)), replaces)
             with _refused(f"{id} is stored, but its former images cannot be removed"):
                 self._remove(old - set(paths))
         return row
 
     def remove(self, id: str) -> None:
         """Takes a pair out, with its files. Raises UserError if it is not there, or cannot be."""
-        with self._lock:
-            if id not in self._rows:
-                raise UserError(f"no pair is called {id!r}", "Reload the page")
-            row = self._rows[id]
+        with self._locked() as rows:
+            row = _of(rows, id)
             with _refused(f"{id} cannot be removed"):
-                self._write({one: rest for one, rest in self._rows.items() if one != id})
+                self._write([rest for rest in rows.values() if rest.id != id])
             with _refused(f"{id} is removed, but its images cannot be"):
                 self._remove({row.before, row.after})
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[dict[str, Row]]:
+        """The rows of the table, which no other thread or process changes during the block."""
+        with self._threads:
+            lock = filelock.FileLock(self.folder / LOCK)
+            try:
+                lock.acquire(timeout=LOCK_SECONDS)
+            except filelock.Timeout:
+                raise UserError(
+                    f"{self.folder}: another program has held {LOCK} for {LOCK_SECONDS:.0f} s",
+                    "End it, or wait for it",
+                ) from None
+            except NotImplementedError:
+                pass
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise UserError(
+                        f"{self.folder / LOCK}: {error.strerror or error}",
+                        "Check the folder, and whether its disk is full",
+                    ) from None
+            try:
+                yield self._refresh()
+            finally:
+                lock.release()
 
     def _paths(
         self, folder: str, id: str, extension: str, encoded: list[bytes], old: set[str]
@@ -125,13 +171,17 @@ class Collection:
                 break
         return paths
 
-    def _store(self, row: Row, images: Mapping[str, bytes]) -> None:
-        """Writes images by path, and then the row; after an error nothing of it is there."""
+    def _store(self, row: Row, images: Mapping[str, bytes], replaces: str | None) -> None:
+        """Writes images by path, and then the row; after an error nothing of it is there.
+
+        replaces: the id of the row whose position it takes; None puts it at the end.
+        """
         new = {path for path in images if not (self.folder / path).exists()}
         try:
             for path in sorted(new):
                 storage.write_bytes(str(self.folder / path), images[path])
-            self._write({**self._rows, row.id: row})
+            rows = [row if one.id == replaces else one for one in self._rows.values()]
+            self._write(rows if replaces is not None else [*rows, row])
         except BaseException:
             with contextlib.suppress(OSError):  # the first error is the one to tell
                 self._remove(new)
@@ -141,26 +191,61 @@ class Collection:
         for path in paths:
             (self.folder / path).unlink(missing_ok=True)
 
-    def _write(self, rows: Mapping[str, Row]) -> None:
-        """Both files, each whole or not at all; the rows are those of the folder then."""
-        listed = list(rows.values())
-        lines = "".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in listed)
+    def _write(self, rows: Sequence[Row]) -> None:
+        """Both files, each whole or not at all."""
+        lines = "".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows)
         with storage.write_folder(self.folder) as folder:
             storage.write_bytes(str(folder / TABLE), lines.encode())
-            storage.write_json(str(folder / LEVIR), levir(listed))
-        self._rows = dict(rows)
+            storage.write_json(str(folder / LEVIR), levir(rows))
 
-    def _read(self) -> list[Row]:
+    def _refresh(self) -> dict[str, Row]:
+        """The rows of the table by id, read anew where it changed. Raises UserError."""
         file = self.folder / TABLE
-        if not file.exists():
-            return []
         try:
-            rows = storage.read_json_lines(str(file))
-            return [Row(**{**row, "captions": tuple(row["captions"])}) for row in rows]
+            about = file.stat()
+            version = (about.st_ino, about.st_size, about.st_mtime_ns)
+            if version != self._version:
+                rows = [_row(one) for one in storage.read_json_lines(str(file))]
+                self._rows = {row.id: row for row in rows}
+                if len(self._rows) < len(rows):
+                    raise ValueError("two rows have one id")
+                self._version = version
+        except FileNotFoundError:
+            self._rows, self._version = {}, None
+        except OSError as error:
+            raise UserError(f"{file}: {error.strerror or error}", "Give another folder") from None
         except (ValueError, TypeError, KeyError):
             raise UserError(
                 f"{file}: not a table of cc-train serve", "Give a folder of its own"
             ) from None
+        return self._rows
+
+
+def _of(rows: Mapping[str, Row], id: str) -> Row:
+    if id not in rows:
+        raise UserError(f"no pair is called {id!r}", "Reload the page")
+    return rows[id]
+
+
+def _row(value: Any) -> Row:
+    """A row of the table. Raises ValueError, TypeError or KeyError for one that is not ours.
+
+    Its images must be where `Collection` puts them: nothing else of the disk is ever read for it,
+    or removed with it.
+    """
+    if not isinstance(value["captions"], list) or not value["captions"]:
+        raise TypeError("no captions")
+    row = Row(**{**value, "captions": tuple(value["captions"])})
+    texts = (row.id, row.before, row.after, row.split, row.kind, *row.captions)
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("not text")
+    if not NAME.fullmatch(row.id) or row.split not in SPLITS or row.kind not in KINDS:
+        raise ValueError("no pair")
+    name = rf"{re.escape(row.id)}(-[0-9]+)?\.[a-z]+"
+    for path, letter in ((row.before, "A"), (row.after, "B")):
+        if not re.fullmatch(rf"images/{row.split}/{letter}/{name}", path):
+            raise ValueError("images elsewhere")
+    return row
 
 
 @contextlib.contextmanager
@@ -173,7 +258,7 @@ def _refused(what: str) -> Iterator[None]:
         raise UserError(f"{what} ({error.strerror or error})", remedy) from None
 
 
-def levir(rows: list[Row]) -> dict[str, Any]:
+def levir(rows: Sequence[Row]) -> dict[str, Any]:
     """LevirCCcaptions.json: ids of pairs and sentences count up, as in the published file."""
     pairs = []
     sentence_id = 0

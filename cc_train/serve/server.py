@@ -24,7 +24,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from cc_prep import storage
-from cc_prep.errors import RejectedPair, UserError
+from cc_prep.errors import JobFailed, RejectedPair, UserError
 from cc_prep.media import images, video
 from cc_train.serve.captions import CaptionService
 from cc_train.serve.collection import Collection, Row
@@ -152,6 +152,12 @@ class Handler(BaseHTTPRequestHandler):
             status, body, kind = HTTPStatus.BAD_REQUEST, _json({"error": str(error)}), JSON
         except _Refused as error:
             status, body, kind = error.status, _json({"error": str(error)}), JSON
+        except (ConnectionError, TimeoutError):  # nobody waits for an answer any more
+            raise
+        except Exception:  # a fault of ours: the page says so, and the terminal shows it whole
+            self.server.handle_error(self.request, self.client_address)
+            status, kind = HTTPStatus.INTERNAL_SERVER_ERROR, JSON
+            body = _json({"error": FAULT})
         self.send_response(status)
         for name, value in {**HEADERS, "Content-Type": kind}.items():
             self.send_header(name, value)
@@ -242,6 +248,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 JSON = "application/json"
+FAULT = "The server failed. The terminal of cc-train serve shows why"
 
 
 class _Refused(Exception):
@@ -263,7 +270,7 @@ def _image(path: str) -> tuple[bytes, str]:
         if kind is not None:
             return storage.read_bytes(path), kind
         return images.encode_image(images.read(path), "png", 0), TYPES[".png"]
-    except (OSError, RejectedPair) as error:
+    except (OSError, RejectedPair, JobFailed) as error:
         raise UserError(f"{Path(path).name}: {error}", "Check the file") from None
 
 
@@ -296,7 +303,16 @@ def _put(collection: Collection, content: Mapping[str, Any]) -> Row:
         raise UserError("no captions", "Write a sentence a line")
     names = [str(content.get(name)) for name in ("id", "split", "kind")]
     before, after = (_bytes(content, side)[0] for side in ("before", "after"))
-    return collection.put(names[0], before, after, captions, names[1], names[2])
+    replaces = content.get("replaces")
+    return collection.put(
+        names[0],
+        before,
+        after,
+        captions,
+        names[1],
+        names[2],
+        replaces=None if replaces is None else str(replaces),
+    )
 
 
 def _shown(row: Row) -> dict[str, Any]:

@@ -25,7 +25,11 @@ from cc_train.options import SHARDS, shards_option
     help="Leave out frozen networks that the package has (runs of stage2 only).",
 )
 @click.option("--push", "repo_id", metavar="OWNER/NAME", help="Also upload the folder to the hub.")
-@click.option("--private", is_flag=True, help="With --push: a private repository.")
+@click.option(
+    "--private",
+    is_flag=True,
+    help="With --push: the repository must be private; a new one is made so.",
+)
 def export(
     *,
     run: str,
@@ -54,12 +58,16 @@ def export(
     """
     from pathlib import Path
 
+    from cc_prep.errors import UserError
     from cc_train.sharing import hub
     from cc_train.sharing.export import Details
     from cc_train.sharing.export import export as export_run
 
     if repo_id is not None:
         hub.check_id(repo_id)
+        hub.require_captioner(hub.locate(run))
+    elif private:
+        raise UserError("--private without --push", "Give --push OWNER/NAME too")
     files = export_run(run, Path(out), Details(shards, calibrate, licence, data, by_name))
     for file in files:
         click.echo(file)

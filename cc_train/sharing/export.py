@@ -8,6 +8,7 @@ Weights become float16. A captioner becomes a folder that is used like a run:
     DIR/README.md           the card
     DIR/evaluation/         scores and predictions, where it was measured
 
+The settings name files of the machine of the training, without their folders.
 Any other network becomes one file, with its card beside it.
 """
 
@@ -38,6 +39,7 @@ from cc_train.data.shard_index import Entry
 from cc_train.evaluation import calibrating, evaluation, score_captioner, shard_items
 from cc_train.layers import frozen_backbone, named_weights
 from cc_train.runs import checkpoints, run_folder, stored_run
+from cc_train.runs.portable import portable
 from cc_train.runs.stored_run import Run
 from cc_train.sharing import hub, model_card
 
@@ -163,11 +165,12 @@ def _measured(
     path = folder / evaluation.FOLDER
     if not details.shards:
         earlier = stored.folder / evaluation.FOLDER
-        if earlier.is_dir():
+        known = model_card.measured(earlier)
+        if known != model_card.Measured():
             if stored.step:  # that of an exported network is not known any more
                 _require_step(earlier, stored.step)
             shutil.copytree(earlier, path)
-        return model_card.measured(path)
+        return known
     entries, items = shard_items.captioned(details.shards)
     console = on_stderr()
     scores, captions = score_captioner.score(captioner, entries, items, 1, console)
@@ -190,11 +193,12 @@ def _say_trained_on(stored: Run, keys: Sequence[str], console: Console) -> int:
 
 
 def _require_step(earlier: Path, step: int) -> None:
-    """Raises UserError for scores of another checkpoint than the one that is exported."""
+    """Raises UserError for scores that are not known to be those of the exported checkpoint."""
     scored = model_card.scored_step(earlier)
-    if scored is not None and scored != step:
+    if scored != step:
+        of = "that do not say of which step" if scored is None else f"of step {scored}"
         raise UserError(
-            f"{earlier}: scores of step {scored}, and the best checkpoint is that of step {step}",
+            f"{earlier}: scores {of}, and the best checkpoint is that of step {step}",
             "Evaluate again, or give --shards",
         )
 
@@ -280,15 +284,20 @@ def _stored(entry: Entry) -> tuple[dict[int, bytes], bytes, bytes]:
 
 
 def _loaded(stored: Run, settings: Mapping[str, Any], folder: Path) -> CaptionModel:
-    """The captioner that a folder holds, with these settings."""
+    """The captioner that a folder holds, with these settings.
+
+    They are written without folders, of which the captioner may need one here: that of its language
+    model.
+    """
     _write_model(stored.tensors, settings, folder / checkpoints.MODEL)
-    storage.write_json(str(folder / run_folder.SETTINGS), settings)
-    return loading.load(folder)
+    storage.write_json(str(folder / run_folder.SETTINGS), portable(settings))
+    return loading.of_run(replace(stored_run.read(folder), settings=dict(settings)), folder)
 
 
 def _write_model(tensors: Mapping[str, Tensor], settings: Mapping[str, Any], file: Path) -> None:
-    """Tensors as float16, with the settings in the file's metadata."""
-    save_file(_halved(tensors), file, metadata={"settings": json.dumps(settings, sort_keys=True)})
+    """Tensors as float16, with the settings, without folders, in the file's metadata."""
+    text = json.dumps(portable(settings), sort_keys=True)
+    save_file(_halved(tensors), file, metadata={"settings": text})
     file.chmod(0o644)
 
 

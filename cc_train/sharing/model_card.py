@@ -13,14 +13,14 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from cc_prep import storage
+from cc_prep import storage, weights
 from cc_prep.errors import UserError
 from cc_train import calibration
 from cc_train.data.shard_index import Entry
 from cc_train.evaluation import evaluation, fact_scores
 from cc_train.evaluation.comparing import bootstrap
 from cc_train.layers import named_weights
-from cc_train.runs import checkpoints, origin, shown_settings
+from cc_train.runs import checkpoints, origin, portable
 from cc_train.runs.stored_run import Run
 from cc_train.training import resume
 
@@ -156,8 +156,9 @@ def _limits(stored: Run, scores: Measured, data: str | None) -> list[str]:
         limits.insert(1, "It can only use the words of its vocabulary.")
     if "calibration" in stored.settings:
         limits.append(
-            "Its confidence is the probability that a caption is right, for pairs like those that "
-            "it was calibrated on. A caption with a low confidence should not be used."
+            "Its confidence is the probability that a greedy caption is right, for pairs like "
+            "those that it was calibrated on. A caption with a low confidence should not be used. "
+            "Captions of a beam search have none."
         )
         trained_on = stored.settings["calibration"].get("trained_on", 0)
         if trained_on:
@@ -225,7 +226,7 @@ def _parameters(stored: Run) -> int:
 
 def _settings(stored: Run) -> str:
     """The settings as a card shows them: without the folders of the machine of the training."""
-    return json.dumps(shown_settings.without_folders(stored.settings), indent=1, sort_keys=True)
+    return json.dumps(portable.shown(stored.settings), indent=1, sort_keys=True)
 
 
 def _origin(stored: Run) -> str:
@@ -241,10 +242,16 @@ def _origin(stored: Run) -> str:
 
 def _base(stored: Run) -> str:
     """The language model that the run's weights are worth nothing without."""
-    base, path = stored.settings["base"], Path(stored.settings["model"]["weights"])
+    base, path = stored.settings["base"], stored.settings["model"]["weights"]
+    name = (
+        "not named" if path is None else f"`{portable.last_part(path)}`"
+    )  # the environment named it
+    where = "set `CC_TRAIN_MLLM_WEIGHTS` to its folder"
+    if path is not None and weights.is_known(path):
+        where = "the toolkit knows it by this name (`cc-prep weights list`)"
     return (
-        f"`{path.name}` (family {base['family']}, fingerprint `{base['fingerprint']}`), which is "
-        "not among the files: `model.weights` of the settings names its folder"
+        f"{name} (family {base['family']}, fingerprint `{base['fingerprint']}`), which is not "
+        f"among the files: {where}"
     )
 
 

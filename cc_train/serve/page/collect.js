@@ -3,6 +3,12 @@
 
 let waiting = []; // pairs without captions: {number, id}
 let proposed = ""; // the name that a dropped pair got of itself
+let edited = null; // the name of the collected pair that "Save" replaces; null for a new pair
+
+function editing(id) {
+  edited = id;
+  show($("#edited"), id !== null).querySelector("span").textContent = `Save replaces the pair ${id}.`;
+}
 
 async function list() {
   const rows = await ask("/pairs");
@@ -19,9 +25,13 @@ function row(one) {
     $("#split").value = one.split;
     $("#kind").value = one.kind;
     $("#captions").value = one.captions.join("\n");
+    editing(one.id);
   }).catch(fail);
   const remove = make("button", { type: "button", textContent: "Remove" });
-  remove.onclick = () => ask("/pairs/remove", { id: one.id }).then(list).catch(fail);
+  remove.onclick = () => ask("/pairs/remove", { id: one.id }).then(() => {
+    if (edited === one.id) editing(null);
+    return list();
+  }).catch(fail);
   return make("tr", {},
     make("td", {}, ...SIDES.map((side) => make("img", { src: `${url}/${side}`, alt: side }))),
     make("td", { textContent: one.id }),
@@ -52,8 +62,10 @@ async function save() {
     split: $("#split").value,
     kind: $("#kind").value,
     captions: $("#captions").value.split("\n"),
+    replaces: edited,
   });
   show($("#error"), false);
+  editing(null);
   $("#captions").value = $("#id").value = "";
   $("#saved").textContent = `${saved.id} is saved.`;
   waiting = waiting.filter((one) => one.id !== saved.id);
@@ -63,18 +75,23 @@ async function save() {
 
 $("#form").onsubmit = (event) => {
   event.preventDefault();
-  save().catch(fail);
+  if ($("#save").disabled) return;
+  $("#save").disabled = true; // a second click would store the pair again
+  save().catch(fail).finally(() => { $("#save").disabled = false; });
 };
+$("#edited button").onclick = () => editing(null);
 $("#next").onclick = () => next().catch(fail);
 $("#propose").onclick = () => {
   const sentence = $("#sentence").textContent;
   if ($("#result").hidden) return fail(new Error("No caption. Drop two images above."));
   $("#captions").value = [$("#captions").value.trim(), sentence].filter(Boolean).join("\n");
 };
-// A name for a pair that was dropped: that of its first image.
-document.addEventListener("pair", () => {
+// A name for a pair that was dropped: that of its first image. Both images at once are another pair
+// than the one that is edited; one image is put into it.
+document.addEventListener("pair", (event) => {
   $("#saved").textContent = "";
-  if (["", proposed].includes($("#id").value) && pair.before) {
+  if (event.detail.length === SIDES.length) editing(null);
+  if (edited === null && ["", proposed].includes($("#id").value) && pair.before) {
     const stem = pair.before.name.replace(/\.[a-z0-9]{1,5}$/i, "").replace(/[ _-]before$/i, "");
     proposed = stem.replace(/[^A-Za-z0-9_.-]+/g, "_").replace(/^[_.-]+/, "").slice(0, 90);
     $("#id").value = proposed;

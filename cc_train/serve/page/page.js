@@ -58,7 +58,7 @@ function put(images, filled = () => {}) {
     pair[side] = image;
     draw(side);
   }
-  document.dispatchEvent(new CustomEvent("pair"));
+  document.dispatchEvent(new CustomEvent("pair", { detail: Object.keys(images) }));
   filled();
 }
 

@@ -77,6 +77,7 @@ def test_beams_are_ranked(captioner: Captioner, scene: tuple[Path, Path, Path]) 
     caption = captioner(*scene[:2], beams=3)
     assert len(caption.beams) == 3
     assert caption.beams[0] == (caption.text, caption.score)
+    assert caption.confidence is None, "it was calibrated on greedy captions"
 
 
 GREY = np.zeros((32, 32), np.uint8)

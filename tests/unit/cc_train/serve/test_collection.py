@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import multiprocessing
 from pathlib import Path
+from typing import Any
 
+import filelock
 import numpy as np
 import pytest
 
 from cc_prep import datasets
 from cc_prep.errors import UserError
 from cc_prep.media import images
-from cc_train.serve.collection import LEVIR, TABLE, Collection
+from cc_train.serve import collection as collections
+from cc_train.serve.collection import LEVIR, LOCK, TABLE, Collection
 
 TEXTS = ["A house is built.", "  a new   house "]
 
@@ -53,7 +58,7 @@ def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
     collected(tmp_path)
     again = Collection(tmp_path)
     assert [row.id for row in again.rows()] == ["one", "two"]
-    again.put("one", picture(), picture(), ["other"], "val", "change")
+    again.put("one", picture(), picture(), ["other"], "val", "change", replaces="one")
     assert not (tmp_path / "images/train/A/one.png").exists()
     assert (tmp_path / "images/val/B/one.png").exists()
     again.remove("two")
@@ -106,9 +111,9 @@ def test_a_pair_that_cannot_be_stored_is_nowhere(tmp_path: Path) -> None:
     levir = (tmp_path / LEVIR).read_text()
     (tmp_path / LEVIR).unlink()
     (tmp_path / LEVIR).mkdir()
-    for id in ("one", "three"):
+    for id, old in (("one", "one"), ("three", None)):
         with pytest.raises(UserError, match=rf"^{id} cannot be stored \(Is a directory\)\. Check"):
-            collection.put(id, picture(30), picture(30), ["other"], "train", "change")
+            collection.put(id, picture(30), picture(30), ["other"], "train", "change", replaces=old)
     with pytest.raises(UserError, match=r"^two cannot be removed \(Is a directory\)\. Check"):
         collection.remove("two")
     assert (tmp_path / TABLE).read_text() == table
@@ -116,7 +121,7 @@ def test_a_pair_that_cannot_be_stored_is_nowhere(tmp_path: Path) -> None:
     assert (tmp_path / "images/train/A/one.png").read_bytes() == before
     assert [row.captions[0] for row in collection.rows()] == [TEXTS[0], "same"]
     (tmp_path / LEVIR).rmdir()
-    collection.put("one", picture(), picture(), TEXTS, "train", "change")
+    collection.put("one", picture(), picture(), TEXTS, "train", "change", replaces="one")
     assert (tmp_path / LEVIR).read_text() == levir
     assert (tmp_path / TABLE).read_text() == table
 
@@ -124,10 +129,147 @@ def test_a_pair_that_cannot_be_stored_is_nowhere(tmp_path: Path) -> None:
 def test_new_images_of_a_pair_have_a_name_of_their_own(tmp_path: Path) -> None:
     """Keeps away: images that are replaced before the row that belongs to them is there."""
     collection = collected(tmp_path)
-    row = collection.put("one", picture(), picture(), ["other"], "train", "change")
+    rest = ["other"], "train", "change"
+    row = collection.put("one", picture(), picture(), *rest, replaces="one")
     assert row.before == "images/train/A/one.png", "the same images stay where they are"
-    row = collection.put("one", picture(30), picture(30), ["other"], "train", "change")
+    row = collection.put("one", picture(30), picture(30), *rest, replaces="one")
     assert (row.before, row.after) == ("images/train/A/one-2.png", "images/train/B/one-2.png")
     assert (tmp_path / row.before).read_bytes() == picture(30)
     assert not (tmp_path / "images/train/A/one.png").exists()
     assert Collection(tmp_path).get("one") == row
+
+
+def test_a_new_pair_replaces_no_other(tmp_path: Path) -> None:
+    """Keeps away: captions of somebody that are lost to a second pair of the same name."""
+    collection = collected(tmp_path)
+    before = collection.rows()
+    for replaces in (None, "two"):
+        with pytest.raises(UserError, match=r"^another pair is called 'one'\. Give another name"):
+            collection.put("one", picture(), picture(), ["x"], "val", "change", replaces=replaces)
+    with pytest.raises(UserError, match=r"^no pair is called 'none'\. Reload"):
+        collection.put("one", picture(), picture(), ["x"], "val", "change", replaces="none")
+    assert collection.rows() == before
+
+
+def test_an_edit_that_changes_the_id_moves_the_pair(tmp_path: Path) -> None:
+    collection = collected(tmp_path)
+    collection.put("first", picture(), picture(), ["x"], "train", "change", replaces="one")
+    assert [row.id for row in Collection(tmp_path).rows()] == ["first", "two"]
+    assert sorted(file.name for file in tmp_path.rglob("*.png")) == ["first.png"] * 2
+
+
+def _collect(folder: str, name: str, count: int) -> None:
+    collection = Collection(Path(folder))
+    for number in range(count):
+        collection.put(f"{name}{number}", picture(), picture(), ["x"], "train", "change")
+
+
+def test_processes_keep_each_others_pairs(tmp_path: Path) -> None:
+    """Keeps away: a server that writes its own rows over those of another one."""
+    first = Collection(tmp_path)
+    context = multiprocessing.get_context("spawn")
+    others = [context.Process(target=_collect, args=(str(tmp_path), name, 8)) for name in "ab"]
+    for other in others:
+        other.start()
+    for number in range(8):
+        first.put(f"c{number}", picture(), picture(), ["x"], "train", "change")
+    for other in others:
+        other.join()
+        assert other.exitcode == 0
+    assert {row.id for row in first.rows()} == {f"{n}{i}" for n in "abc" for i in range(8)}
+    assert first.get("a3") == Collection(tmp_path).get("a3")
+    Collection(tmp_path).remove("a3")
+    with pytest.raises(UserError, match="no pair is called 'a3'"):
+        first.get("a3")
+    assert len(json.loads((tmp_path / LEVIR).read_text())["images"]) == 23
+
+
+@pytest.mark.parametrize(
+    "error", [NotImplementedError(), OSError(errno.ENOLCK, ""), OSError(errno.EOPNOTSUPP, "")]
+)
+def test_a_file_system_without_locks_is_used_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refused(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refused)
+    assert len(collected(tmp_path).rows()) == 2
+
+
+def test_a_lock_that_is_held_or_refused_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collection = collected(tmp_path)
+    monkeypatch.setattr(collections, "LOCK_SECONDS", 0.1)
+    with (
+        filelock.FileLock(tmp_path / LOCK),
+        pytest.raises(UserError, match=r"another program has held \.lock for 0 s\. End it"),
+    ):
+        collection.remove("one")
+    (tmp_path / LOCK).unlink()
+    (tmp_path / LOCK).mkdir()
+    with pytest.raises(UserError, match=r"\.lock: Is a directory\. Check the folder"):
+        collection.remove("one")
+    assert len(collection.rows()) == 2
+
+
+ROW = {
+    "id": "a", "before": "images/train/A/a.png", "after": "images/train/B/a-2.png",
+    "captions": ["x"], "split": "train", "kind": "change",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{**ROW, "before": "../../etc/passwd"}],
+        [{**ROW, "before": "images/train/A/../../../a.png"}],
+        [{**ROW, "after": "/etc/passwd"}],
+        [{**ROW, "before": "images/train/B/a.png"}],
+        [{**ROW, "before": "images/val/A/a.png"}],
+        [{**ROW, "before": "images/train/A/b.png"}],
+        [{**ROW, "before": "images/train/A/a/b.png"}],
+        [{**ROW, "before": 3}],
+        [{**ROW, "id": "../a"}],
+        [{**ROW, "split": "trial"}],
+        [{**ROW, "kind": "none"}],
+        [{**ROW, "captions": "text"}],
+        [{**ROW, "captions": []}],
+        [{**ROW, "captions": [1]}],
+        [ROW, ROW],
+        [[1]],
+        [3],
+    ],
+)
+def test_a_row_that_we_did_not_write_is_refused(tmp_path: Path, rows: list[Any]) -> None:
+    """Keeps away: any file of the disk that a table of a stranger makes the server send."""
+    table = tmp_path / TABLE
+    table.write_text(json.dumps(ROW) + "\n")
+    collection = Collection(tmp_path)
+    assert collection.get("a").after == ROW["after"]
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for look in (lambda: Collection(tmp_path), collection.rows, lambda: collection.get("a")):
+        with pytest.raises(UserError, match="not a table of cc-train serve") as error:
+            look()
+        assert "\n" not in str(error.value)
+
+
+def test_the_longest_name_is_stored_and_read_again(tmp_path: Path) -> None:
+    """Keeps away: a folder that cannot be opened again, for a name with `-2` and an ending."""
+    longest = "x" * 100
+    collection = Collection(tmp_path)
+    collection.put(longest, picture(), picture(), ["x"], "train", "change")
+    row = collection.put(
+        longest, picture(30), picture(30), ["x"], "train", "change", replaces=longest
+    )
+    assert Path(row.before).name == f"{longest}-2.png"
+    assert Collection(tmp_path).rows() == [row]
+    with pytest.raises(UserError, match="is no name"):
+        collection.put(f"{longest}x", picture(), picture(), ["x"], "train", "change")
+
+
+def test_a_table_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / TABLE).mkdir()
+    with pytest.raises(UserError, match=r"pairs\.jsonl: Is a directory\. Give another folder"):
+        Collection(tmp_path)

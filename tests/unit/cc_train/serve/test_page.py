@@ -119,8 +119,11 @@ def test_captions_are_collected(page: Tab, collected: Path) -> None:
     assert page.wait_for(CAPTIONED) == "nothing changed"
     assert page.wait_for("$('#id').value") == "site7"
     page.run("$('#propose').click(); $('#kind').value = 'no_change'")
-    page.run("$('#captions').value += '\\nall is the same'; $('#save').click()")
+    # A second click while the first one is under way does nothing.
+    page.run("$('#captions').value += '\\nall is the same'; $('#save').click(); $('#save').click()")
+    assert page.run("$('#save').disabled")
     assert page.wait_for("$('#saved').textContent") == "site7 is saved."
+    assert page.wait_for("!$('#save').disabled && $('#error').hidden")
     assert page.wait_for("$('#collected h2').textContent === '1 collected'")
     assert page.run("$('#queue').hidden && $('#captions').value === ''")
     for letter, side in (("A", "before"), ("B", "after")):
@@ -130,6 +133,31 @@ def test_captions_are_collected(page: Tab, collected: Path) -> None:
         [pair] = datasets.open(name, root=str(collected))
         assert pair.captions == ("nothing changed", "all is the same")
         assert pair.record.kind == "no_change"
+
+
+def test_a_collected_pair_is_edited(page: Tab, server: Server) -> None:
+    """Keeps away: a pair of which an edit makes a second one; a new pair that replaces another."""
+    collection = server.collection
+    assert collection is not None
+    page.run("$('#tab-collect').click()")
+    page.run("document.querySelector('#collected tbody button').click()")
+    assert page.wait_for("!$('#edited').hidden && $('#edited span').textContent") == (
+        "Save replaces the pair site7."
+    )
+    assert page.wait_for("$('#busy').hidden")
+    page.run("$('#id').value = 'site8'; $('#captions').value = 'new'; $('#save').click()")
+    assert page.wait_for("$('#saved').textContent") == "site8 is saved."
+    assert page.wait_for("!$('#save').disabled && $('#edited').hidden")
+    assert [(row.id, row.captions) for row in collection.rows()] == [("site8", ("new",))]
+    # Both images of another pair end an edit, so that the name is refused.
+    page.run("document.querySelector('#collected tbody button').click()")
+    assert page.wait_for("!$('#edited').hidden && $('#busy').hidden")
+    page.run("document.querySelectorAll('#examples button')[1].click()")
+    assert page.wait_for("$('#edited').hidden && $('#busy').hidden")
+    page.run("$('#id').value = 'site8'; $('#captions').value = 'x'; $('#save').click()")
+    error = page.wait_for("!$('#save').disabled && !$('#error').hidden && $('#error').textContent")
+    assert error == "another pair is called 'site8'. Give another name, or edit it"
+    assert [(row.id, row.captions) for row in collection.rows()] == [("site8", ("new",))]
 
 
 def test_errors_are_shown_in_a_line(page: Tab, tmp_path: Path) -> None:

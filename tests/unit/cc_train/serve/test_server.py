@@ -152,10 +152,18 @@ def test_too_large_images_have_their_answer(
     assert (status, value) == (413, {"error": "the images have more than 1 MB"})
 
 
+@pytest.mark.parametrize(
+    "error", [ConnectionResetError(104, "Connection reset by peer"), TimeoutError("timed out")]
+)
 def test_a_closed_tab_prints_no_traceback(
-    server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    error: Exception,
 ) -> None:
-    """Keeps away: a traceback in the terminal of whoever closes a tab before it is answered."""
+    """Keeps away: a traceback in the terminal of whoever closes a tab before it is answered, or
+    stops in the middle of what it sends.
+    """
     handled = threading.Event()
     shut_down = Server.shutdown_request
 
@@ -164,7 +172,7 @@ def test_a_closed_tab_prints_no_traceback(
         handled.set()
 
     def reset(*values: Any) -> tuple[bytes, str]:
-        raise ConnectionResetError(104, "Connection reset by peer")
+        raise error
 
     monkeypatch.setattr(Server, "shutdown_request", closed)
     monkeypatch.setattr(servers.Handler, "_post", reset)
@@ -177,11 +185,26 @@ def test_a_closed_tab_prints_no_traceback(
 def test_other_faults_of_the_server_are_shown(
     server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Keeps away: a fault of our own that nobody hears of."""
+    """Keeps away: a fault of our own that nobody hears of, or a page that says that the server is
+    gone.
+    """
     monkeypatch.setattr(servers.Handler, "_post", lambda handler: 1 / 0)
-    with pytest.raises(http.client.RemoteDisconnected):
-        ask(server, "POST", "/caption", PAIR)
+    assert ask(server, "POST", "/caption", PAIR) == (500, {"error": servers.FAULT})
     assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_a_pair_is_replaced_if_it_is_edited_alone(server: Server) -> None:
+    """Keeps away: a second pair of one name that takes the place of the first."""
+    pair = {**PAIR, "id": "once", "captions": ["x"], "split": "train", "kind": "change"}
+    assert ask(server, "POST", "/pairs", pair)[0] == 200
+    status, value = ask(server, "POST", "/pairs", {**pair, "captions": ["y"]})
+    assert status == 400
+    assert value["error"].startswith("another pair is called 'once'. Give another name")
+    edited = {**pair, "id": "renamed", "replaces": "once"}
+    assert ask(server, "POST", "/pairs", edited)[0] == 200
+    ids = [row["id"] for row in ask(server, "GET", "/pairs")[1]]
+    assert "renamed" in ids
+    assert "once" not in ids
 
 
 def test_a_pair_that_cannot_be_stored_is_one_line(

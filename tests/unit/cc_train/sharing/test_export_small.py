@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from cc_train.layers import frozen_backbone
 from cc_train.runs.stored_run import Run
 from cc_train.sharing import export
 from cc_train.sharing.export import Details
+from cc_train.sharing.model_card import Measured
 from cc_train.text import Vocabulary
 from tests import token_shards
 from tests.small_captioner import Talkative
@@ -37,6 +39,34 @@ def test_a_backbones_file_is_halved_and_others_are_copied(tmp_path: Path) -> Non
     assert torch.allclose(small["weight"].float(), tensors["weight"], atol=1e-2)
     assert small["num_batches_tracked"] == 70_001
     assert (out / "vocabulary.json").read_text() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("known", "line"),
+    [({"step": 1}, "scores of step 1,"), ({}, "scores that do not say of which step,")],
+)
+def test_scores_of_unknown_weights_are_not_exported(
+    tmp_path: Path, known: dict[str, int], line: str
+) -> None:
+    """Keeps away: a card with scores of another checkpoint, or of somebody's predictions."""
+    folder = tmp_path / "run/evaluation"
+    folder.mkdir(parents=True)
+    run = Run(tmp_path / "run", "pair", {}, {}, 2)
+    out = tmp_path / "out"
+    out.mkdir()
+    captioner = EncoderDecoder(Inputs((8, 8)), Vocabulary.of(["a"], 1), 4)
+    (folder / "table.md").write_text("left by what was stopped")
+    assert export._measured(run, captioner, out, Details()) == Measured()
+    assert not list(out.iterdir())
+    scores = {"groups": {"total": {"pairs": 2, "CIDEr": 1.0}}, **known}
+    (folder / "scores.json").write_text(json.dumps(scores))
+    (folder / "items.jsonl").write_text(json.dumps({"scores": {}}) + "\n")
+    with pytest.raises(UserError, match=f"{line} and the best checkpoint is .* 2. Evaluate again"):
+        export._measured(run, captioner, out, Details())
+    assert not list(out.iterdir())
+    (folder / "scores.json").write_text(json.dumps({**scores, "step": 2}))
+    assert export._measured(run, captioner, out, Details()).measures
+    assert (out / "evaluation/scores.json").exists()
 
 
 def test_a_link_to_what_is_measured_on_is_not_calibrated_on(tmp_path: Path) -> None:

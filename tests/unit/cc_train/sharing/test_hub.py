@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from huggingface_hub import constants
+from safetensors.torch import save_file
 
 from cc_prep.errors import UserError
 from cc_train import Captioner
@@ -79,6 +83,67 @@ def test_files_of_other_kinds_are_not_fetched(server: Hub, captioner: Captioner)
     server.repositories[ID] |= {"model.bin": b"pickle", "run.py": b"print()"}
     folder = hub.locate(ID)
     assert {path.name for path in folder.iterdir()} == FILES
+
+
+def test_an_upload_replaces_an_earlier_one_whole(
+    server: Hub, captioner: Captioner, tmp_path: Path
+) -> None:
+    """Keeps away: scores of the old weights beside the new ones; a file of the user's that goes."""
+    settings = json.dumps({"files": ["words.json", "backbone.safetensors", "README.md"]}).encode()
+    old = dict.fromkeys(("words.json", "evaluation/scores.json", "evaluation/items.jsonl"), b"old")
+    own = {"notes.md": b"mine", "evaluation/plot.png": b"mine", ".gitattributes": b"mine"}
+    server.repositories[ID] = {"settings.json": settings, **old, **own}
+    captioner.push_to_hub(ID)
+    assert server.repositories[ID].keys() == FILES | own.keys()
+    assert server.commits == 1
+    server.repositories[ID]["settings.json"] = b"[1]"
+    captioner.push_to_hub(ID)
+    assert server.repositories[ID].keys() == FILES | own.keys()
+
+
+def test_a_public_repository_is_not_private(server: Hub, captioner: Captioner) -> None:
+    """Keeps away: weights that everybody sees, where --private was given."""
+    captioner.push_to_hub(ID, private=True)
+    assert server.private == {ID}
+    captioner.push_to_hub(ID, private=True)
+    assert server.commits == 2
+    server.private.clear()
+    with pytest.raises(UserError, match=f"^{ID}: a public repository, and it is .* Make it priv"):
+        captioner.push_to_hub(ID, private=True)
+    assert server.commits == 2
+
+
+def test_only_captioners_are_uploaded(server: Hub, tmp_path: Path) -> None:
+    """Keeps away: a repository that nothing can load, and one that is empty."""
+    network = tmp_path / "network"
+    network.mkdir()
+    save_file(
+        {"w": torch.zeros(1)},
+        network / "model.safetensors",
+        {"settings": json.dumps({"system": "stage1"})},
+    )
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"network: a run of stage1 is no captioner, .* --push$"):
+        hub.upload(network, ID)
+    with pytest.raises(UserError, match=r"empty: no exported captioner\. Export it first"):
+        hub.upload(tmp_path / "empty", ID)
+    done = cc_train("export", network, "small", "--push", ID)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "a run of stage1 is no captioner" in done.stderr
+    assert server.repositories == {}
+    done = cc_train("export", "captioner-mini", "small", "--private")
+    assert (done.returncode, "--private without --push" in done.stderr) == (2, True)
+    assert not (tmp_path / "small").exists()
+
+
+@pytest.mark.parametrize("path", ["captioner-mini", "mine", "out/mine", f"{ID}@v2"])
+def test_a_revision_is_that_of_an_id(tmp_path: Path, monkeypatch: Any, path: str) -> None:
+    """Keeps away: other weights than those of the revision that was given."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(UserError, match=rf"^{path}: .*v1.*\. Give ") as error:
+        Captioner.from_pretrained(path, revision="v1")
+    assert "\n" not in str(error.value)
 
 
 def test_mistakes_are_one_line(server: Hub, tmp_path: Path) -> None:

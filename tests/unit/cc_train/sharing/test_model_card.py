@@ -79,6 +79,9 @@ def test_a_card_names_no_folder_of_its_machine(tmp_path: Path) -> None:
     """Keeps away: the name of a user and of a project in what is published."""
     path = Path.home() / "secret-project/words.json"
     assert "secret-project" not in card(tmp_path, "pair", vocabulary=str(path))
+    relative = "secret-project/words.json"
+    for nested in ({"vocabulary": relative}, {"model": {"backbone_weights": relative}}):
+        assert "secret-project" not in card(tmp_path, "pair", **nested)
 
 
 def test_a_card_names_the_language_model_that_it_needs(tmp_path: Path) -> None:
@@ -86,6 +89,13 @@ def test_a_card_names_the_language_model_that_it_needs(tmp_path: Path) -> None:
     base = {"family": "lm", "fingerprint": "cd" * 32}
     text = card(tmp_path, "mllm", base=base, model={"weights": "/models/SmolLM2-135M"})
     assert "| language model | `SmolLM2-135M` (family lm, fingerprint `cdcd" in text
+    assert "not among the files: set `CC_TRAIN_MLLM_WEIGHTS` to its folder |" in text
+    known = card(tmp_path, "mllm", base=base, model={"weights": "smollm2-135m"})
+    assert "| language model | `smollm2-135m` (" in known
+    assert "CC_TRAIN_MLLM_WEIGHTS" not in known
+    assert "| language model | not named (" in card(
+        tmp_path, "mllm", base=base, model={"weights": None}
+    )
     assert "vocabulary" not in text
     assert "vocabulary" in card(tmp_path, "pair", text={"count": 7})
 

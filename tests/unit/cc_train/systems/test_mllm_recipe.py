@@ -92,10 +92,10 @@ def request(shards: Path, run: Path) -> Request:
 
 @pytest.mark.parametrize("family", ["smolvlm", "instructblip", "lm"])
 def test_a_run_resumes_and_holds_adapters_alone(
-    folder: Path, shards: Path, tmp_path: Path, family: str
+    folder: Path, shards: Path, tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keeps away: a resumed run that differs; gigabytes of a frozen model in each checkpoint; a
-    captioner that evaluation does not know."""
+    captioner that evaluation does not know; folders of this machine in what is exported."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     for run, steps in ((parts, 1), (parts, 2), (whole, 2)):
         start.train("mllm", settings(folder, family, shards, steps), request(shards, run))
@@ -119,7 +119,10 @@ def test_a_run_resumes_and_holds_adapters_alone(
     height, width = captioner.inputs.size
     images = torch.zeros(1, 2, height, width, 3, dtype=torch.uint8)
     assert len(captioner.caption(images, beams=2)[0].beams) == 2
-    packed: Any = loading.load(export.save(whole, tmp_path / "packed"))
+    export.save(whole, tmp_path / "packed")
+    assert f"{folder}/" not in (tmp_path / "packed/settings.json").read_text()
+    monkeypatch.setenv("CC_TRAIN_MLLM_WEIGHTS", str(small_mllm.save(folder, family)))
+    packed: Any = loading.load(tmp_path / "packed")
     (original,), (again,) = captioner.caption(images), packed.caption(images)
     assert again.score == pytest.approx(original.score, abs=0.1)  # its adapters are in float16
     captioned = pictures.captioned(str(whole), entries[:2])

@@ -1,0 +1,48 @@
+"""Settings of a run as others get them: without folders of the machine of its training.
+
+A folder there names users and projects, and means nothing on another machine. A run's settings name
+files by the keys PATHS, at any depth; all other texts, such as prompts, stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from cc_prep.redaction import values_without_folders
+
+PATHS = ("backbone_weights", "tokenizer", "vocabulary", "vqgan", "weights")
+
+
+def portable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with each path cut to its last part, relative ones too.
+
+    Names stay, and so do addresses such as `s3://bucket/w.pt`.
+    """
+    return {
+        key: last_part(value) if key in PATHS and isinstance(value, str) else _inner(value)
+        for key, value in settings.items()
+    }
+
+
+def shown(settings: Mapping[str, Any]) -> Any:
+    """The settings as cards, pages and rows of the zoo show them: also without the absolute paths
+    of any other key."""
+    return values_without_folders(portable(settings))
+
+
+def _inner(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return portable(value)
+    if isinstance(value, (list, tuple)):
+        return [_inner(one) for one in value]
+    return value
+
+
+def last_part(path: str) -> str:
+    """The name of a file or folder, of a path with either kind of slash; an address stays."""
+    if "://" in path and not path.startswith("file:"):
+        return path
+    parts = [part for part in re.split(r"[/\\]", path) if part]
+    return parts[-1] if parts else path
