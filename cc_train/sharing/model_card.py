@@ -248,7 +248,7 @@ def _base(stored: Run) -> str:
     )  # the environment named it
     where = "set `CC_TRAIN_MLLM_WEIGHTS` to its folder"
     if path is not None and weights.is_known(path):
-        where = "the toolkit knows it by this name (`cc-prep weights list`)"
+        where = "the toolkit knows it by this name (`cc-prep weights` lists it)"
     return (
         f"{name} (family {base['family']}, fingerprint `{base['fingerprint']}`), which is not "
         f"among the files: {where}"

@@ -47,7 +47,7 @@ NO_LIMIT = 2**31  # of a context that the configuration does not bound
 class Model(Section):
     """The model to adapt.
 
-    weights: its folder, as save_pretrained writes it, or a name of `cc-prep weights list`. family:
+    weights: its folder, as save_pretrained writes it, or a name that `cc-prep weights` lists. family:
     default is that of its configuration. precision: of its frozen weights; auto is bfloat16 on a
     GPU. image_size: in px, for models that take any. images: two, or both pasted side by side into
     one picture. checkpointing: layers compute twice, to save memory. backbone_weights: for `lm`, a
