@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 
 from cc_prep.errors import UserError
+from cc_prep.models.cpu import bfloat16
 from cc_prep.numerics import set_tf32
 from cc_prep.settings import Section
 from cc_train.training.experiment_loggers import Name
@@ -138,10 +139,7 @@ def compute_dtype(precision: str, device: str) -> torch.dtype:
     A processor without instructions for bfloat16 computes in float32: it emulates bfloat16, which
     took 5 to 13 times as long in the layers that were measured.
     """
-    emulated = not torch.backends.mkldnn.is_available() or (
-        not torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    )
-    if precision == "bfloat16" and device == "cpu" and emulated:
+    if precision == "bfloat16" and device == "cpu" and not bfloat16.is_native():
         return torch.float32
     chosen: torch.dtype = getattr(torch, precision)
     return chosen

@@ -8,12 +8,12 @@ half of the time; on an Intel processor torch's own choice stands (docs/performa
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cc_prep.models.cpu import bfloat16
 from cc_prep.models.cpu.linear import has_onednn_on_amd
 
 # Scores are kept for the backward pass, which the fused kernel recomputes. Above this size that
@@ -52,4 +52,4 @@ def additive(mask: Tensor) -> Tensor:
 @cache
 def has_bfloat16_products() -> bool:
     """Whether this is an AMD processor that multiplies bfloat16, and torch has oneDNN for it."""
-    return has_onednn_on_amd() and "avx512_bf16" in Path("/proc/cpuinfo").read_text()
+    return has_onednn_on_amd() and bfloat16.is_native()
