@@ -26,10 +26,10 @@ def without_folders(text: str) -> str:
     the folders of this machine (home, temporary files, Python, work folder) go even then.
     """
     if "\n" not in text and ": " not in text and _ABSOLUTE.match(text):
-        return _last_part(text)
+        return last_part(text)
     for folder in _known_folders():
         text = re.sub(rf"(?<![\w.~-]){re.escape(folder)}(?=[/\\])", "", text)
-    return _ABSOLUTE.sub(lambda match: _last_part(match[0]), text)
+    return _ABSOLUTE.sub(lambda match: last_part(match[0]), text)
 
 
 def values_without_folders(value: Any) -> Any:
@@ -41,7 +41,11 @@ def values_without_folders(value: Any) -> Any:
     return without_folders(value) if isinstance(value, str) else value
 
 
-def _last_part(path: str) -> str:
+def last_part(path: str) -> str:
+    """The name of a file or folder, of a path with either kind of slash; an address such as
+    `s3://bucket/file` stays."""
+    if "://" in path and not path.startswith("file:"):
+        return path
     parts = [part for part in re.split(r"[/\\]", path) if part]
     return parts[-1] if parts else path
 

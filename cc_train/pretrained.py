@@ -53,7 +53,8 @@ class Captioner:
     def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
         """Writes the captioner as `cc-train export` does, without measuring it; the folder.
 
-        Raises UserError if the folder already exists.
+        Raises UserError if the folder already exists, and where the run has scores that are not
+        known to be those of its best checkpoint.
         """
         return export.save(self.folder, Path(folder))
 
@@ -63,8 +64,8 @@ class Captioner:
         repo_id: `OWNER/NAME`; the repository is made where there is none. private: whether it is
         seen by its owner alone.
 
-        Raises UserError where the hub cannot be reached or refuses it, and with `private` for a
-        repository that is there and public.
+        Raises UserError where the hub cannot be reached or refuses it, with `private` for a
+        repository that is there and public, and as `save_pretrained` does.
         """
         with tempfile.TemporaryDirectory() as temporary:
             folder = self.save_pretrained(Path(temporary) / repo_id.rpartition("/")[2])

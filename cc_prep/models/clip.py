@@ -132,7 +132,7 @@ def _by_rows(query: Tensor, key: Tensor, value: Tensor, mask: RowMask) -> Tensor
 def rows_of(x: Tensor, rows: Sequence[int]) -> Tensor:
     """Rows of x [B, L, D]. Those of a range are a slice: a list would be copied to a GPU as an
     index, and its gradient added row by row."""
-    consecutive = len(rows) == 1 or isinstance(rows, range)
+    consecutive = len(rows) == 1 or (isinstance(rows, range) and rows.step == 1)
     return x[:, rows[0] : rows[-1] + 1] if consecutive else x[:, rows]
 
 

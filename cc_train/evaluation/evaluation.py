@@ -37,7 +37,8 @@ from cc_train.runs import run_folder
 
 TOTAL = "total"
 FOLDER = "evaluation"  # of a run
-SCORES = "scores.json"
+SCORES, ITEMS, TABLE = "scores.json", "items.jsonl", "table.md"
+FILES = (SCORES, ITEMS, TABLE, coco.PREDICTIONS, coco.REFERENCES, *coco.SCORER_FILES)
 NO_CIDER = (
     "CIDEr counts the words that tell a pair from the others of its row: where all references are "
     "alike, or there is one pair, it is 0 for right captions too."
@@ -205,8 +206,8 @@ def write(
         )
         for item in items
     ]
-    storage.write_bytes(str(out / "items.jsonl"), ("\n".join(lines) + "\n").encode())
-    storage.write_bytes(str(out / "table.md"), table(result).encode())
+    storage.write_bytes(str(out / ITEMS), ("\n".join(lines) + "\n").encode())
+    storage.write_bytes(str(out / TABLE), table(result).encode())
 
 
 def _judged(item: Item, result: Evaluation) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.media import images
 from cc_train.captioner import Attention
 from cc_train.report import pictures
-from cc_train.report.drawn import WORD_SIDE
+from cc_train.report.legend import WORD_SIDE
 
 HEAT = np.array([255, 40, 0], np.float32)  # RGB
 OPACITY = 0.7

@@ -38,17 +38,15 @@ def read(run: Path) -> dict[tuple[str, str], Points]:
         try:
             row = json.loads(line)
             part, step = str(row.pop("part")), int(row.pop("step"))
-            values = {name: float(value) for name, value in row.items() if _is_number(value)}
+            values = {
+                name: float(value) for name, value in row.items() if isinstance(value, int | float)
+            }
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             continue
         for name, value in values.items():
             if math.isfinite(value):
                 points.setdefault((part, name), []).append((step, value))
     return points
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float))
 
 
 def draw(log: Mapping[tuple[str, str], Points]) -> list[Curve]:

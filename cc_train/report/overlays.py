@@ -16,10 +16,10 @@ from cc_prep.media.masks import fitted
 from cc_train.captioner import Caption
 from cc_train.data import image_pairs
 from cc_train.data.image_pairs import Image
-from cc_train.report import drawn, pictures
+from cc_train.report import legend, pictures
 from cc_train.report.pictures import CODECS
 
-RIGHT, WRONG, MISSED = drawn.VERDICTS.values()
+RIGHT, WRONG, MISSED = legend.VERDICTS.values()
 # RGB of classes; the last one for all further ones
 COLOURS = (
     (225, 30, 30), (255, 200, 0), (60, 110, 255),

@@ -19,11 +19,11 @@ from cc_prep.inspect import pages
 from cc_prep.inspect.pages import data_url
 from cc_train import systems
 from cc_train.data import shard_index
-from cc_train.evaluation import evaluation, faithfulness, stored
+from cc_train.evaluation import evaluation, evaluation_files, faithfulness
 from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.masks import segmentation
-from cc_train.report import curves, drawn, facts
-from cc_train.runs import portable, run_folder
+from cc_train.report import curves, facts, legend
+from cc_train.runs import portable_settings, run_folder
 from cc_train.sharing import hub
 from cc_train.training.metric_logger import PICTURES
 
@@ -97,7 +97,7 @@ def write(
     scores = _scores(evaluated / "scores.json")
     samples = _images(shards)
     groups, notes = _with_pictures(
-        _groups(evaluated / "items.jsonl", samples), samples, run, settings.get("system")
+        _groups(evaluated / evaluation.ITEMS, samples), samples, run, settings.get("system")
     )
     pictures = _pictures(folder)
     page = (
@@ -117,10 +117,10 @@ def write(
             ranked=evaluation.ranked(scores["groups"]) if scores else [],
             groups=groups,
             notes=notes,
-            settings=json.dumps(portable.shown(settings), indent=1),
+            settings=json.dumps(portable_settings.shown(settings), indent=1),
             words=_words(settings.get("text")),
-            mask_colours=drawn.VERDICTS,
-            word_side=drawn.WORD_SIDE,
+            mask_colours=legend.VERDICTS,
+            word_side=legend.WORD_SIDE,
         )
     )
     target = out or _default(run, folder)
@@ -151,7 +151,7 @@ def _groups(items: Path, images: Mapping[str, shard_index.Entry]) -> list[Group]
     Raises UserError for a damaged file.
     """
     by_group: dict[str, list[dict[str, Any]]] = {}
-    for row in stored.items(items):
+    for row in evaluation_files.items(items):
         by_group.setdefault((row["groups"] or ["all"])[-1], []).append(row)
     groups = []
     for name, rows in sorted(by_group.items()):
@@ -283,10 +283,9 @@ def _example(row: Mapping[str, Any], images: Mapping[str, shard_index.Entry]) ->
 
 
 def _judged(row: Mapping[str, Any]) -> dict[str, Any]:
-    if not row.get("facts"):
+    truth, caption = evaluation_files.facts_of(row.get("facts")), str(row["caption"])
+    if truth is None:
         return {}
-    truth, caption = shard_index.facts_of({"key": row["id"], **row}), str(row["caption"])
-    assert truth is not None
     return {
         "exact": bool(row["exact"]),
         "words": tuple(facts.words(caption, truth)),
@@ -297,7 +296,7 @@ def _judged(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _scores(path: Path) -> Mapping[str, Any] | None:
     """What an evaluation found; None where there was none. Raises UserError for another file."""
-    scores = _read(path, stored.REMEDY)
+    scores = _read(path, evaluation_files.REMEDY)
     if scores is None:
         return None
     if not (isinstance(scores, dict) and "groups" in scores):
@@ -305,9 +304,9 @@ def _scores(path: Path) -> Mapping[str, Any] | None:
             f"{path}: no scores of captions", "Evaluate the run itself: cc-train evaluate RUN"
         )
     try:
-        return stored.checked(scores)
+        return evaluation_files.checked(scores)
     except ValueError as error:
-        raise UserError(f"{path}: damaged ({error})", stored.REMEDY) from None
+        raise UserError(f"{path}: damaged ({error})", evaluation_files.REMEDY) from None
 
 
 def _words(text: Any) -> int:

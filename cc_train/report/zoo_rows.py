@@ -22,10 +22,10 @@ from cc_prep import settings, storage
 from cc_prep.errors import UserError
 from cc_prep.redaction import values_without_folders, without_folders
 from cc_prep.settings import Section
-from cc_train.evaluation import evaluation, signature, stored
+from cc_train.evaluation import evaluation, evaluation_files, signature
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.signature import Signature
-from cc_train.runs import portable, run_folder
+from cc_train.runs import portable_settings, run_folder
 
 ROW, SCORES, PREDICTIONS, REFERENCES = "row.yaml", "scores.json", "predictions.json", "references"
 LOG = "log.jsonl"
@@ -153,14 +153,14 @@ def _of_run(
     model, step = run_folder.best_model(run)
     scored = scores.get("step")
     if scored != step:
-        of = "captions in a file" if scored is None else f"step {scored:,}"
+        of = "no known step" if scored is None else f"step {scored:,}"
         raise UserError(
             f"{evaluated}: scores of {of}, and the best checkpoint of {run} is of step {step:,}",
             "Give --run what was evaluated, or evaluate the run again",
         )
     weights = Weights(sha256=storage.sha256(model), bytes=model.stat().st_size, place=place)
     settings = _json(run / run_folder.SETTINGS, "Give --run the --out of a training")
-    return weights, portable.shown(settings)
+    return weights, portable_settings.shown(settings)
 
 
 def _rename(staging: Path, target: Path) -> None:
@@ -289,7 +289,7 @@ def _digest(signed: Signature) -> str:
 def _scores(path: Path) -> Mapping[str, Any]:
     content = _json(path)
     try:
-        scores = stored.checked(content)
+        scores = evaluation_files.checked(content)
         total = scores["groups"][evaluation.TOTAL]
         missing = [name for name in CHECKED if name not in total]
         if missing:
@@ -297,7 +297,9 @@ def _scores(path: Path) -> Mapping[str, Any]:
         if "refs" not in signature.parse(scores.get("signature") or "").parts:
             raise ValueError("its references are not in it")
     except ValueError as error:
-        raise UserError(f"{path}: no scores with a signature ({error})", stored.REMEDY) from None
+        raise UserError(
+            f"{path}: no scores with a signature ({error})", evaluation_files.REMEDY
+        ) from None
     return scores
 
 
@@ -308,4 +310,4 @@ def _json(path: Path, remedy: str | None = None) -> Any:
         first = remedy or "Evaluate first: cc-train evaluate"
         raise UserError(f"{path}: no such file", first) from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON ({error})", remedy or stored.REMEDY) from None
+        raise UserError(f"{path}: not JSON ({error})", remedy or evaluation_files.REMEDY) from None

@@ -15,7 +15,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +49,14 @@ class Row:
     kind: str
 
 
+COLUMNS = {field.name for field in fields(Row)}
+
+
 class Collection:
     """The pairs of a folder, which is made if it is not there.
 
-    Several processes may have the folder open: each sees and keeps what the others wrote. A file
-    system without locks is used without; there, two that write at once may lose a pair.
+    Several processes may have the folder open: each sees and keeps what the others wrote. On a file
+    system without locks two that write at once may lose a pair.
 
     Raises UserError for a folder that cannot be made, or whose table is not ours; the methods do so
     for a table that is not ours any more.
@@ -61,7 +64,7 @@ class Collection:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._threads = threading.Lock()
+        self._writing, self._reading = threading.Lock(), threading.Lock()
         self._rows: dict[str, Row] = {}
         self._version: tuple[int, ...] | None = None  # of the table that the rows are from
         try:
@@ -72,12 +75,12 @@ class Collection:
 
     def rows(self) -> list[Row]:
         """All pairs in the order in which they came."""
-        with self._threads:
+        with self._reading:
             return list(self._refresh().values())
 
     def get(self, id: str) -> Row:
         """A pair. Raises UserError if it is not there."""
-        with self._threads:
+        with self._reading:
             return _of(self._refresh(), id)
 
     def put(
@@ -132,7 +135,7 @@ class Collection:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[dict[str, Row]]:
         """The rows of the table, which no other thread or process changes during the block."""
-        with self._threads:
+        with self._writing:
             lock = filelock.FileLock(self.folder / LOCK)
             try:
                 lock.acquire(timeout=LOCK_SECONDS)
@@ -150,7 +153,10 @@ class Collection:
                         "Check the folder, and whether its disk is full",
                     ) from None
             try:
-                yield self._refresh()
+                with self._reading:
+                    self._version = None  # whatever the times of its files say
+                    rows = self._refresh()
+                yield rows
             finally:
                 lock.release()
 
@@ -183,8 +189,9 @@ class Collection:
             rows = [row if one.id == replaces else one for one in self._rows.values()]
             self._write(rows if replaces is not None else [*rows, row])
         except BaseException:
-            with contextlib.suppress(OSError):  # the first error is the one to tell
-                self._remove(new)
+            with contextlib.suppress(OSError, UserError):  # the first error is the one to tell
+                named = {path for one in self.rows() for path in (one.before, one.after)}
+                self._remove(new - named)
             raise
 
     def _remove(self, paths: set[str]) -> None:
@@ -205,18 +212,15 @@ class Collection:
             about = file.stat()
             version = (about.st_ino, about.st_size, about.st_mtime_ns)
             if version != self._version:
-                rows = [_row(one) for one in storage.read_json_lines(str(file))]
-                self._rows = {row.id: row for row in rows}
-                if len(self._rows) < len(rows):
-                    raise ValueError("two rows have one id")
-                self._version = version
+                self._rows, self._version = _table(file), version
         except FileNotFoundError:
             self._rows, self._version = {}, None
         except OSError as error:
             raise UserError(f"{file}: {error.strerror or error}", "Give another folder") from None
-        except (ValueError, TypeError, KeyError):
+        except ValueError as error:
             raise UserError(
-                f"{file}: not a table of cc-train serve", "Give a folder of its own"
+                f"{file}: not a table of cc-train serve ({error})",
+                "Give a folder of its own, or mend the row",
             ) from None
         return self._rows
 
@@ -227,24 +231,40 @@ def _of(rows: Mapping[str, Row], id: str) -> Row:
     return rows[id]
 
 
+def _table(file: Path) -> dict[str, Row]:
+    """The rows of a table by id. Raises ValueError, with the number of the first wrong row."""
+    rows: dict[str, Row] = {}
+    for number, value in enumerate(storage.read_json_lines(str(file)), 1):
+        try:
+            row = _row(value)
+        except ValueError as error:
+            raise ValueError(f"row {number}: {error}") from None
+        if row.id in rows:
+            raise ValueError(f"row {number}: a second pair {row.id}")
+        rows[row.id] = row
+    return rows
+
+
 def _row(value: Any) -> Row:
-    """A row of the table. Raises ValueError, TypeError or KeyError for one that is not ours.
+    """A row of the table. Raises ValueError for one that is not ours.
 
     Its images must be where `Collection` puts them: nothing else of the disk is ever read for it,
     or removed with it.
     """
+    if not isinstance(value, dict) or value.keys() != COLUMNS:
+        raise ValueError(f"not the columns {', '.join(sorted(COLUMNS))}")
     if not isinstance(value["captions"], list) or not value["captions"]:
-        raise TypeError("no captions")
+        raise ValueError("no captions")
     row = Row(**{**value, "captions": tuple(value["captions"])})
     texts = (row.id, row.before, row.after, row.split, row.kind, *row.captions)
     if not all(isinstance(text, str) for text in texts):
-        raise TypeError("not text")
+        raise ValueError("an entry that is no text")
     if not NAME.fullmatch(row.id) or row.split not in SPLITS or row.kind not in KINDS:
-        raise ValueError("no pair")
+        raise ValueError("no name, split or kind of a pair")
     name = rf"{re.escape(row.id)}(-[0-9]+)?\.[a-z]+"
     for path, letter in ((row.before, "A"), (row.after, "B")):
         if not re.fullmatch(rf"images/{row.split}/{letter}/{name}", path):
-            raise ValueError("images elsewhere")
+            raise ValueError(f"images outside images/{row.split}/{letter}/{row.id}…")
     return row
 
 

@@ -39,7 +39,7 @@ from cc_train.data.shard_index import Entry
 from cc_train.evaluation import calibrating, evaluation, score_captioner, shard_items
 from cc_train.layers import frozen_backbone, named_weights
 from cc_train.runs import checkpoints, run_folder, stored_run
-from cc_train.runs.portable import portable
+from cc_train.runs.portable_settings import portable
 from cc_train.runs.stored_run import Run
 from cc_train.sharing import hub, model_card
 
@@ -123,6 +123,8 @@ def _network(stored: Run, recipe: Any, out: Path, details: Details) -> list[Path
 def _captioner(stored: Run, out: Path, details: Details) -> Path:
     """A folder with the network, what it needs besides, and the card."""
     settings = {**stored.settings, **(_by_name(stored) if details.by_name else {})}
+    if not details.shards:
+        _check_earlier_scores(stored)
     with _folder(out) as folder:
         for file in settings.get("files", []):
             _copy_small(stored.folder / file, folder / file)
@@ -167,15 +169,14 @@ def _measured(
         earlier = stored.folder / evaluation.FOLDER
         known = model_card.measured(earlier)
         if known != model_card.Measured():
-            if stored.step:  # that of an exported network is not known any more
-                _require_step(earlier, stored.step)
             shutil.copytree(earlier, path)
         return known
     entries, items = shard_items.captioned(details.shards)
     console = on_stderr()
     scores, captions = score_captioner.score(captioner, entries, items, 1, console)
     trained_on = _say_trained_on(stored, [entry.key for entry in entries], console)
-    scores = replace(scores, trained_on=trained_on)
+    # What is exported has no step any more, and counts as step 0, as in `cc-train evaluate` of it.
+    scores = replace(scores, trained_on=trained_on, step=0)
     evaluation.write(path, scores, items, captions)
     words = model_card.measured(path, entries)
     if details.calibrate and scores.facts is not None:
@@ -192,14 +193,17 @@ def _say_trained_on(stored: Run, keys: Sequence[str], console: Console) -> int:
     return count
 
 
-def _require_step(earlier: Path, step: int) -> None:
-    """Raises UserError for scores that are not known to be those of the exported checkpoint."""
+def _check_earlier_scores(stored: Run) -> None:
+    """Raises UserError for scores of a run that are not known to be of its best checkpoint."""
+    earlier, step = stored.folder / evaluation.FOLDER, stored.step
+    if not step or not (earlier / evaluation.SCORES).exists():
+        return  # the step of an exported network is not known any more
     scored = model_card.scored_step(earlier)
     if scored != step:
         of = "that do not say of which step" if scored is None else f"of step {scored}"
         raise UserError(
             f"{earlier}: scores {of}, and the best checkpoint is that of step {step}",
-            "Evaluate again, or give --shards",
+            f"Evaluate again, give --shards, or remove {earlier}",
         )
 
 

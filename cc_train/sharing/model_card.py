@@ -13,14 +13,14 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from cc_prep import storage, weights
+from cc_prep import redaction, storage, weights
 from cc_prep.errors import UserError
 from cc_train import calibration
 from cc_train.data.shard_index import Entry
-from cc_train.evaluation import evaluation, fact_scores
+from cc_train.evaluation import evaluation, evaluation_files, fact_scores
 from cc_train.evaluation.comparing import bootstrap
 from cc_train.layers import named_weights
-from cc_train.runs import checkpoints, origin, portable
+from cc_train.runs import checkpoints, origin, portable_settings
 from cc_train.runs.stored_run import Run
 from cc_train.training import resume
 
@@ -56,21 +56,20 @@ def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
     if not (folder / evaluation.SCORES).exists():
         return Measured()
     try:
-        scores = storage.read_json(str(folder / evaluation.SCORES))
-        lines = storage.read_json_lines(str(folder / "items.jsonl"))
-        items = [line["scores"] for line in lines]
+        scores = evaluation_files.checked(storage.read_json(str(folder / evaluation.SCORES)))
+        items = [item["scores"] for item in evaluation_files.items(folder / evaluation.ITEMS)]
         corpus = {**scores["groups"][evaluation.TOTAL]}
         pairs = corpus.pop("pairs")
         facts = scores.get("facts")
         measures = {} if facts is None else _right(facts)
         measures |= {name: _value(name, value, items) for name, value in corpus.items()}
-        measures |= _of_masks(scores.get("masks", {}))
+        measures |= _of_masks(scores.get("masks") or {})
         changed = None if facts is None else facts["changed pairs"]["pairs"]
         trained_on = int(scores.get("trained_on", 0))
         signature = str(scores.get("signature", ""))
         beams = None if scores.get("beams") is None else int(scores["beams"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{folder}: damaged", "Evaluate again: cc-train evaluate") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{folder}: damaged ({error})", evaluation_files.REMEDY) from None
     words = _datasets(entries)
     on = f"On {pairs:,} pairs{f' of {words}' if words else ''}"
     if beams is not None:  # scores of predictions in files, and old ones, do not say it
@@ -226,7 +225,7 @@ def _parameters(stored: Run) -> int:
 
 def _settings(stored: Run) -> str:
     """The settings as a card shows them: without the folders of the machine of the training."""
-    return json.dumps(portable.shown(stored.settings), indent=1, sort_keys=True)
+    return json.dumps(portable_settings.shown(stored.settings), indent=1, sort_keys=True)
 
 
 def _origin(stored: Run) -> str:
@@ -244,7 +243,7 @@ def _base(stored: Run) -> str:
     """The language model that the run's weights are worth nothing without."""
     base, path = stored.settings["base"], stored.settings["model"]["weights"]
     name = (
-        "not named" if path is None else f"`{portable.last_part(path)}`"
+        "not named" if path is None else f"`{redaction.last_part(path)}`"
     )  # the environment named it
     where = "set `CC_TRAIN_MLLM_WEIGHTS` to its folder"
     if path is not None and weights.is_known(path):

@@ -13,7 +13,7 @@ from typing import Any
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.synth.parsing import UNCHANGED
-from cc_train.evaluation import evaluation, fact_scores, signature, stored
+from cc_train.evaluation import evaluation, evaluation_files, fact_scores, signature
 from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.masks import segmentation
 from cc_train.evaluation.signature import Signature
@@ -105,7 +105,7 @@ def read(path: str) -> Row:
     folder = file.parent if file.parent.name != evaluation.FOLDER else file.parent.parent
     folder = Path(os.path.abspath(folder))
     name = folder.name.removesuffix(".evaluation")
-    items, exact = _items(file.parent / "items.jsonl")
+    items, exact = _items(file.parent / evaluation.ITEMS)
     return Row(
         name,
         groups=groups,
@@ -121,7 +121,7 @@ def read(path: str) -> Row:
 
 def _scores(file: Path) -> Mapping[str, Any]:
     try:
-        return stored.checked(storage.read_json(str(file)))
+        return evaluation_files.checked(storage.read_json(str(file)))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file}: no scores of cc-train evaluate ({error})", REMEDY) from None
 
@@ -150,7 +150,7 @@ def _items(path: Path) -> tuple[dict[str, float], dict[str, float]]:
 
     Raises UserError for a damaged file.
     """
-    rows = {str(row.get("image_id") or row["id"]): row for row in stored.items(path)}
+    rows = {str(row.get("image_id") or row["id"]): row for row in evaluation_files.items(path)}
     exact = {
         id: 100.0 * row["exact"]
         for id, row in rows.items()
@@ -158,7 +158,7 @@ def _items(path: Path) -> tuple[dict[str, float], dict[str, float]]:
     }
     without = next((id for id, row in rows.items() if CIDER not in row["scores"]), None)
     if without is not None:
-        raise UserError(f"{path}: damaged ({without} has no {CIDER})", stored.REMEDY)
+        raise UserError(f"{path}: damaged ({without} has no {CIDER})", evaluation_files.REMEDY)
     return {id: float(row["scores"][CIDER]) for id, row in rows.items()}, exact
 
 

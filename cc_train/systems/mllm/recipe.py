@@ -47,11 +47,11 @@ NO_LIMIT = 2**31  # of a context that the configuration does not bound
 class Model(Section):
     """The model to adapt.
 
-    weights: its folder, as save_pretrained writes it, or a name that `cc-prep weights` lists. family:
-    default is that of its configuration. precision: of its frozen weights; auto is bfloat16 on a
-    GPU. image_size: in px, for models that take any. images: two, or both pasted side by side into
-    one picture. checkpointing: layers compute twice, to save memory. backbone_weights: for `lm`, a
-    file for a backbone whose weights have no name here.
+    weights: its folder, as save_pretrained writes it, or a name that `cc-prep weights` lists.
+    family: default is that of its configuration. precision: of its frozen weights; auto is bfloat16
+    on a GPU. image_size: in px, for models that take any. images: two, or both pasted side by side
+    into one picture. checkpointing: layers compute twice, to save memory. backbone_weights: for
+    `lm`, a file for a backbone whose weights have no name here.
     """
 
     weights: str | None = None

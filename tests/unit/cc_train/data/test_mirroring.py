@@ -65,13 +65,15 @@ def test_masks_are_mirrored_too() -> None:
     mask = np.random.default_rng(0).integers(0, 2, (pair_samples.SIDE,) * 2, np.uint8)
     sample = scene(0)[0]
     meta = {**sample.meta, "mask_classes": ["change"]}
-    masked = replace(sample, meta=meta, mask_png=encode_image(mask, "png", 0))
+    png = encode_image(mask, "png", 0)
+    masked = replace(sample, meta=meta, mask_png=png, mask_after_png=png)
     turned = mirrored(masked)
     seen = turned.mask()
     assert seen is not None
     np.testing.assert_array_equal(seen, mask[:, ::-1])
     assert turned.mask_before() is None
-    assert mirrored(masked, masks=False) == replace(turned, mask_png=None)
+    assert turned.mask_after() is not None
+    assert mirrored(masked, masks=False) == replace(turned, mask_png=None, mask_after_png=None)
 
 
 @given(st.lists(st.sampled_from(["left", "Right", "leftover", "the", "ball", "bright,"])))

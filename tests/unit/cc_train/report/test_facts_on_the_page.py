@@ -18,8 +18,8 @@ from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
 from cc_train.data import shard_index
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, metrics
-from cc_train.report import drawn, page
 from cc_train.report import facts as shown
+from cc_train.report import legend, page
 from tests import pages
 
 RED = Looks("red", "cube", "metal", "small", (0.5, 0.5))
@@ -134,8 +134,8 @@ def test_the_page_holds_no_figure_of_its_own(
 ) -> None:
     """Keeps away: colours, sizes and rows of a legend that the code no longer has; references
     that are not shown, of which nobody is told."""
-    monkeypatch.setattr(drawn, "VERDICTS", {"right": (1, 2, 3)})
-    monkeypatch.setattr(drawn, "WORD_SIDE", 77)
+    monkeypatch.setattr(legend, "VERDICTS", {"right": (1, 2, 3)})
+    monkeypatch.setattr(legend, "WORD_SIDE", 77)
     monkeypatch.setattr(shown, "MEASURES", ("shape",))
     references = [f"reference {number}" for number in range(7)]
     monkeypatch.setattr(

@@ -107,7 +107,7 @@ def test_a_training_brings_its_settings_and_digest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "reason"), [(None, "scores of captions in a file"), (500, "scores of step 500")]
+    ("step", "reason"), [(None, "scores of no known step"), (500, "scores of step 500")]
 )
 def test_scores_of_other_weights_are_refused(tmp_path: Path, step: int | None, reason: str) -> None:
     """Keeps away: a row whose figures are not those of the weights that it names."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import multiprocessing
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from cc_prep import datasets
 from cc_prep.errors import UserError
 from cc_prep.media import images
 from cc_train.serve import collection as collections
-from cc_train.serve.collection import LEVIR, LOCK, TABLE, Collection
+from cc_train.serve.collection import LEVIR, LOCK, TABLE, Collection, Row
 
 TEXTS = ["A house is built.", "  a new   house "]
 
@@ -212,6 +214,41 @@ def test_a_lock_that_is_held_or_refused_is_one_line(
     with pytest.raises(UserError, match=r"\.lock: Is a directory\. Check the folder"):
         collection.remove("one")
     assert len(collection.rows()) == 2
+
+
+def test_pairs_are_read_while_another_program_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a page without images for as long as a second server holds the lock."""
+    collection = collected(tmp_path)
+    monkeypatch.setattr(collections, "LOCK_SECONDS", 20.0)
+    with filelock.FileLock(tmp_path / LOCK):
+        writer = threading.Thread(target=collection.remove, args=("one",))
+        writer.start()
+        assert len(collection.rows()) == 2
+        assert writer.is_alive()
+    writer.join()
+    assert [row.id for row in collection.rows()] == ["two"]
+
+
+def test_images_that_the_table_names_are_never_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a row without images, where the disk fails after the table is written."""
+    collection = collected(tmp_path)
+    write = collection._write
+
+    def fail_late(rows: Sequence[Row]) -> None:
+        write(rows)
+        raise OSError(errno.EIO, "late")
+
+    monkeypatch.setattr(collection, "_write", fail_late)
+    with pytest.raises(UserError, match=r"^three cannot be stored"):
+        collection.put("three", picture(30), picture(30), ["x"], "train", "change")
+    assert len(collection.rows()) == 3
+    for row in collection.rows():
+        assert (tmp_path / row.before).exists()
+        assert (tmp_path / row.after).exists()
 
 
 ROW = {

@@ -60,10 +60,11 @@ def test_scores_of_unknown_weights_are_not_exported(
     assert not list(out.iterdir())
     scores = {"groups": {"total": {"pairs": 2, "CIDEr": 1.0}}, **known}
     (folder / "scores.json").write_text(json.dumps(scores))
-    (folder / "items.jsonl").write_text(json.dumps({"scores": {}}) + "\n")
+    item = {"id": "a", "caption": "a", "references": ["a"], "groups": [], "scores": {}}
+    (folder / "items.jsonl").write_text(json.dumps(item) + "\n")
     with pytest.raises(UserError, match=f"{line} and the best checkpoint is .* 2. Evaluate again"):
-        export._measured(run, captioner, out, Details())
-    assert not list(out.iterdir())
+        export._captioner(run, tmp_path / "exported", Details(calibrate=("never read",)))
+    assert not (tmp_path / "exported").exists()
     (folder / "scores.json").write_text(json.dumps({**scores, "step": 2}))
     assert export._measured(run, captioner, out, Details()).measures
     assert (out / "evaluation/scores.json").exists()

@@ -91,7 +91,8 @@ def test_an_upload_replaces_an_earlier_one_whole(
     """Keeps away: scores of the old weights beside the new ones; a file of the user's that goes."""
     settings = json.dumps({"files": ["words.json", "backbone.safetensors", "README.md"]}).encode()
     old = dict.fromkeys(("words.json", "evaluation/scores.json", "evaluation/items.jsonl"), b"old")
-    own = {"notes.md": b"mine", "evaluation/plot.png": b"mine", ".gitattributes": b"mine"}
+    names = ("notes.md", "evaluation/plot.png", "evaluation/notes.md", ".gitattributes")
+    own = dict.fromkeys(names, b"mine")
     server.repositories[ID] = {"settings.json": settings, **old, **own}
     captioner.push_to_hub(ID)
     assert server.repositories[ID].keys() == FILES | own.keys()

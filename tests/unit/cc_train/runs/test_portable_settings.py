@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from cc_train import systems
-from cc_train.runs.portable import PATHS, portable
+from cc_train.runs.portable_settings import PATHS, portable
 
 # Settings that take any text and are no paths.
 TEXTS = {"family", "targets", "text", "entities"}

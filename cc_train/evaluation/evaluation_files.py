@@ -7,6 +7,7 @@ Entries that nothing here names are left as they are, so that files of other ver
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,13 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.records import Facts
+from cc_prep.records import FACT_TYPES, Facts
 from cc_train.evaluation import signature
 from cc_train.evaluation.evaluation import TOTAL
 from cc_train.evaluation.fact_scores import TOLD_APART
 from cc_train.evaluation.masks import segmentation
 
 REMEDY = "Evaluate again: cc-train evaluate"
+FACTS = {one.name for one in fields(Facts)}
 Count = Annotated[int, Field(ge=0)]
 Part = Annotated[float, Field(ge=0, le=1)]
 
@@ -157,8 +159,9 @@ class _Item(_Entry):
     def _facts_are_judged(self) -> _Item:
         if self.facts and self.exact is None:
             raise ValueError("facts without exact")
-        if self.facts:
-            Facts.from_json(self.facts)
+        if self.facts and self.facts.get("type") not in FACT_TYPES:
+            raise ValueError("facts of no known type of change")
+        facts_of(self.facts)
         return self
 
 
@@ -186,6 +189,13 @@ def items(path: Path) -> list[dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: damaged ({error})", REMEDY) from None
     return rows
+
+
+def facts_of(value: Mapping[str, Any] | None) -> Facts | None:
+    """The facts of a pair as items.jsonl holds them; None where it has none, or those of another
+    version. Raises ValueError.
+    """
+    return Facts.from_json(dict(value)) if value and value.keys() == FACTS else None
 
 
 def _check(model: type[BaseModel], content: Any, which: str = "") -> None:

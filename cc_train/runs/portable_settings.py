@@ -6,11 +6,10 @@ files by the keys PATHS, at any depth; all other texts, such as prompts, stay as
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from cc_prep.redaction import values_without_folders
+from cc_prep.redaction import last_part, values_without_folders
 
 PATHS = ("backbone_weights", "tokenizer", "vocabulary", "vqgan", "weights")
 
@@ -38,11 +37,3 @@ def _inner(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_inner(one) for one in value]
     return value
-
-
-def last_part(path: str) -> str:
-    """The name of a file or folder, of a path with either kind of slash; an address stays."""
-    if "://" in path and not path.startswith("file:"):
-        return path
-    parts = [part for part in re.split(r"[/\\]", path) if part]
-    return parts[-1] if parts else path
