@@ -41,7 +41,8 @@ SCORES, ITEMS, TABLE = "scores.json", "items.jsonl", "table.md"
 FILES = (SCORES, ITEMS, TABLE, coco.PREDICTIONS, coco.REFERENCES, *coco.SCORER_FILES)
 NO_CIDER = (
     "CIDEr counts the words that tell a pair from the others of its row: where all references are "
-    "alike, or there is one pair, it is 0 for right captions too."
+    "alike, or there is one pair, it is 0 for right captions too. BLEU-3 and BLEU-4 are near 0 "
+    "where no caption has that many words."
 )
 
 
@@ -229,6 +230,11 @@ def of_training(count: int, pairs: int) -> str:
     )
 
 
+def cider_note(groups: Iterable[Mapping[str, float]]) -> str:
+    """NO_CIDER where CIDEr is 0 in one of the groups, given as figures by measure; else nothing."""
+    return NO_CIDER if any(figures.get("CIDEr") == 0 for figures in groups) else ""
+
+
 def table(result: Evaluation) -> str:
     """What is right of rendered pairs, then the corpus scores, in Markdown."""
     names = list(result.groups[TOTAL].corpus)
@@ -242,8 +248,8 @@ def table(result: Evaluation) -> str:
         lines.append(f"\n{segmentation.table(result.masks.to_json())}".rstrip())
     if result.faithfulness is not None:
         lines.append(f"\n{faithfulness.table(result.faithfulness.to_json())}".rstrip())
-    if any(scores.corpus.get("CIDEr") == 0 for scores in result.groups.values()):
-        lines.append(f"\n{NO_CIDER}")
+    note = cider_note(scores.corpus for scores in result.groups.values())
+    lines += [f"\n{note}"] if note else []
     for name, reason in result.groups[TOTAL].left_out.items():
         lines.append(f"\n{name} is left out: {reason}.")
     if result.swapped:

@@ -115,6 +115,7 @@ def write(
             **_masks(scores or {}),
             measures=[m for m in metrics.ORDER if scores and m in scores["groups"]["total"]],
             ranked=evaluation.ranked(scores["groups"]) if scores else [],
+            cider_note=evaluation.cider_note(scores["groups"].values()) if scores else "",
             groups=groups,
             notes=notes,
             settings=json.dumps(portable_settings.shown(settings), indent=1),

@@ -108,6 +108,7 @@ def test_the_page(tmp_path: Path) -> None:
     assert text.index("<h2>Facts</h2>") < text.index("<h2>Scores</h2>")
     assert "color: 1 of 3 captions are exact, 0 of 3 are a reference word for word" in text
     assert "no change: 2 of 3 captions are exact, 2 of 3 are" in text
+    assert evaluation.NO_CIDER in html.unescape(text), "the references of unchanged pairs are alike"
     wrong = re.findall(r'<span class="claim wrong" title="([^"]+)">(\w+)<', text)
     assert ("shape should be: cube", "ball") in wrong
     assert ("new value should be: blue", "green") in wrong
