@@ -17,6 +17,7 @@ _END = r"\s'\"`<>|;,()\[\]{}"  # what ends a path inside a sentence
 _ABSOLUTE = re.compile(
     rf"(?<![\w.*~/\\-])(?:(?:file://|~)?/(?!/)|[A-Za-z]:[/\\]+)[^{_END}:]*(?::(?=\d)|)",
 )
+_ADDRESS = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+://")  # C:// is a path
 
 
 def without_folders(text: str) -> str:
@@ -44,7 +45,7 @@ def values_without_folders(value: Any) -> Any:
 def last_part(path: str) -> str:
     """The name of a file or folder, of a path with either kind of slash; an address such as
     `s3://bucket/file` stays."""
-    if "://" in path and not path.startswith("file:"):
+    if _ADDRESS.match(path):
         return path
     parts = [part for part in re.split(r"[/\\]", path) if part]
     return parts[-1] if parts else path

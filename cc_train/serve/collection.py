@@ -118,7 +118,7 @@ class Collection:
             with _refused(f"{id} cannot be stored"):
                 paths = self._paths(f"images/{split}", id, extension, encoded, old)
                 row = Row(id, paths[0], paths[1], texts, split, kind)
-                self._store(row, dict(zip(paths, encoded, strict=True)), replaces)
+                self._store(rows, row, dict(zip(paths, encoded, strict=True)), replaces)
             with _refused(f"{id} is stored, but its former images cannot be removed"):
                 self._remove(old - set(paths))
         return row
@@ -177,17 +177,21 @@ class Collection:
                 break
         return paths
 
-    def _store(self, row: Row, images: Mapping[str, bytes], replaces: str | None) -> None:
-        """Writes images by path, and then the row; after an error nothing of it is there.
+    def _store(
+        self, rows: Mapping[str, Row], row: Row, images: Mapping[str, bytes], replaces: str | None
+    ) -> None:
+        """Writes images by path, and then the row. After an error nothing of it is there, unless
+        the table was written already.
 
-        replaces: the id of the row whose position it takes; None puts it at the end.
+        rows: those of the table. replaces: the id of the row whose position it takes; None puts it
+        at the end.
         """
         new = {path for path in images if not (self.folder / path).exists()}
         try:
             for path in sorted(new):
                 storage.write_bytes(str(self.folder / path), images[path])
-            rows = [row if one.id == replaces else one for one in self._rows.values()]
-            self._write(rows if replaces is not None else [*rows, row])
+            others = [row if one.id == replaces else one for one in rows.values()]
+            self._write(others if replaces is not None else [*others, row])
         except BaseException:
             with contextlib.suppress(OSError, UserError):  # the first error is the one to tell
                 named = {path for one in self.rows() for path in (one.before, one.after)}

@@ -43,6 +43,7 @@ from cc_train.runs.portable_settings import portable
 from cc_train.runs.stored_run import Run
 from cc_train.sharing import hub, model_card
 
+EXPORTED = 0  # the step of a captioner that is exported, as `cc-train evaluate` of it says
 COMPARED = 10  # pairs of one key in two lists of shards, which are read to see if they are the same
 
 
@@ -170,19 +171,24 @@ def _measured(
         known = model_card.measured(earlier)
         if known != model_card.Measured():
             shutil.copytree(earlier, path)
+            _say_step_0(path / evaluation.SCORES)
         return known
     entries, items = shard_items.captioned(details.shards)
     console = on_stderr()
     scores, captions = score_captioner.score(captioner, entries, items, 1, console)
     trained_on = _say_trained_on(stored, [entry.key for entry in entries], console)
-    # What is exported has no step any more, and counts as step 0, as in `cc-train evaluate` of it.
-    scores = replace(scores, trained_on=trained_on, step=0)
+    scores = replace(scores, trained_on=trained_on, step=EXPORTED)
     evaluation.write(path, scores, items, captions)
     words = model_card.measured(path, entries)
     if details.calibrate and scores.facts is not None:
         error = calibrating.error(captioner, details.shards)
         words.measures["calibration error"] = f"{100 * error:.1f} %"
     return words
+
+
+def _say_step_0(file: Path) -> None:
+    """Scores of the step of a training become those of what is exported of it."""
+    storage.write_json(str(file), {**storage.read_json(str(file)), "step": EXPORTED})
 
 
 def _say_trained_on(stored: Run, keys: Sequence[str], console: Console) -> int:
@@ -198,6 +204,7 @@ def _check_earlier_scores(stored: Run) -> None:
     earlier, step = stored.folder / evaluation.FOLDER, stored.step
     if not step or not (earlier / evaluation.SCORES).exists():
         return  # the step of an exported network is not known any more
+    model_card.measured(earlier)  # raises for what is damaged
     scored = model_card.scored_step(earlier)
     if scored != step:
         of = "that do not say of which step" if scored is None else f"of step {scored}"

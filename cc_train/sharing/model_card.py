@@ -26,6 +26,7 @@ from cc_train.training import resume
 
 NAME = "README.md"
 MASK_MEASURES = ("mIoU", "mIoU-change", "F1")
+DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 OWN_MEANS = ("ROUGE-L", "CIDEr")  # measures of a corpus that are the mean of its pairs'
 PATH = re.compile(r'(?<=from_pretrained\(")[^"]*(?="\))|(?<=cc-train caption )\S+')
 
@@ -44,7 +45,7 @@ def scored_step(folder: Path) -> int | None:
     try:
         scores = storage.read_json(str(folder / evaluation.SCORES))
         return None if scores.get("step") is None else int(scores["step"])
-    except (OSError, ValueError, TypeError, AttributeError):
+    except DAMAGE:
         return None  # `measured` says what is damaged
 
 
@@ -68,7 +69,9 @@ def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
         trained_on = int(scores.get("trained_on", 0))
         signature = str(scores.get("signature", ""))
         beams = None if scores.get("beams") is None else int(scores["beams"])
-    except (OSError, ValueError, TypeError) as error:
+        if len(items) != pairs:
+            raise ValueError(f"{evaluation.ITEMS} has {len(items)} of {pairs} pairs")
+    except DAMAGE as error:
         raise UserError(f"{folder}: damaged ({error})", evaluation_files.REMEDY) from None
     words = _datasets(entries)
     on = f"On {pairs:,} pairs{f' of {words}' if words else ''}"

@@ -22,6 +22,8 @@ from cc_prep.redaction import values_without_folders, without_folders
         ("C:\\Users\\me\\x.png is missing", "x.png is missing"),
         ("[Errno 2] No such file: '/a/b/c.json'", "[Errno 2] No such file: 'c.json'"),
         ("/data/shards/test-*.tar", "test-*.tar"),
+        ("C://Users/me/run", "run"),
+        ("/home/me/bin/cc-train pair --out s3://bucket/run", "run"),
     ],
 )
 def test_only_the_last_part_of_a_path_stays(text: str, shown: str) -> None:

@@ -60,14 +60,15 @@ def test_scores_of_unknown_weights_are_not_exported(
     assert not list(out.iterdir())
     scores = {"groups": {"total": {"pairs": 2, "CIDEr": 1.0}}, **known}
     (folder / "scores.json").write_text(json.dumps(scores))
-    item = {"id": "a", "caption": "a", "references": ["a"], "groups": [], "scores": {}}
-    (folder / "items.jsonl").write_text(json.dumps(item) + "\n")
+    item = {"id": "a", "caption": "a", "references": ["a"], "groups": []}
+    item |= {"scores": {"CIDEr": 1.0}}
+    (folder / "items.jsonl").write_text((json.dumps(item) + "\n") * 2)
     with pytest.raises(UserError, match=f"{line} and the best checkpoint is .* 2. Evaluate again"):
         export._captioner(run, tmp_path / "exported", Details(calibrate=("never read",)))
     assert not (tmp_path / "exported").exists()
     (folder / "scores.json").write_text(json.dumps({**scores, "step": 2}))
     assert export._measured(run, captioner, out, Details()).measures
-    assert (out / "evaluation/scores.json").exists()
+    assert json.loads((out / "evaluation/scores.json").read_text())["step"] == 0
 
 
 def test_a_link_to_what_is_measured_on_is_not_calibrated_on(tmp_path: Path) -> None:

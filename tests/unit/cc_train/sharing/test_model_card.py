@@ -14,7 +14,9 @@ from cc_prep.errors import UserError
 from cc_train.runs.stored_run import Run
 from cc_train.sharing import model_card
 
-ITEM = {"id": "a", "caption": "a", "references": ["a"], "groups": [], "scores": {}}
+ITEM = {
+    "id": "a", "caption": "a", "references": ["a"], "groups": [], "scores": {"CIDEr": 1.0},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -31,12 +33,19 @@ def test_a_card_says_how_captions_were_decoded(
     """Keeps away: "greedy captions" of scores that do not say how their captions were decoded."""
     scores = {"groups": {"total": {"pairs": 2, "CIDEr": 1.0}}, **known}
     (tmp_path / "scores.json").write_text(json.dumps(scores))
-    (tmp_path / "items.jsonl").write_text(json.dumps(ITEM) + "\n")
+    (tmp_path / "items.jsonl").write_text((json.dumps(ITEM) + "\n") * 2)
     assert model_card.measured(tmp_path).on == words
     scores["groups"]["total"]["CIDEr"] = float("nan")
     (tmp_path / "scores.json").write_text(json.dumps(scores))
     with pytest.raises(UserError, match=r"damaged \(groups\.total\.CIDEr: .* Evaluate again"):
         model_card.measured(tmp_path)
+    scores["groups"]["total"]["CIDEr"] = 1.0
+    (tmp_path / "scores.json").write_text(json.dumps(scores))
+    without = {**ITEM, "scores": {}}
+    for lines in ([ITEM], [ITEM, without], []):
+        (tmp_path / "items.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+        with pytest.raises(UserError, match=r"damaged .* Evaluate again"):
+            model_card.measured(tmp_path)
 
 
 LOOP = {"steps": 1000, "batch_size": 4, "global_batch_size": 32}
@@ -70,7 +79,7 @@ def test_a_card_names_data_sets_and_limits_in_whole_sentences(tmp_path: Path) ->
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     scores = {"groups": {"total": {"pairs": 2, "CIDEr": 1.0}}}
     (tmp_path / "scores.json").write_text(json.dumps(scores))
-    (tmp_path / "items.jsonl").write_text(json.dumps(ITEM) + "\n")
+    (tmp_path / "items.jsonl").write_text((json.dumps(ITEM) + "\n") * 2)
     entries: Any = [SimpleNamespace(dataset="pairs", split=split) for split in ("test", "val")]
     measured = model_card.measured(tmp_path, entries)
     assert measured.on == "On 2 pairs of the data set `pairs` (test, val)."

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import platform
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +134,14 @@ def test_bfloat16_is_not_emulated(
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: able, raising=False)
     monkeypatch.setattr(bfloat16, "flags", lambda: flags)
     assert compute_dtype(precision, device) == expected
+
+
+@pytest.mark.skipif(
+    (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="x86 under Linux names them"
+)
+def test_the_instructions_of_this_processor_are_known() -> None:
+    """Keeps away: flags that are not found, after which oneDNN's answer is taken again."""
+    assert "sse2" in bfloat16.flags()
 
 
 @pytest.mark.parametrize("tf32", [False, True])
