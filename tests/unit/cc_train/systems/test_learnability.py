@@ -301,10 +301,11 @@ def test_the_language_model(folder: Path) -> None:
     lora = {"vision": 48, "bridge": 48, "language": 48, "dropout": 0.0}
     generation = {"max_new_tokens": 24, "repetition_penalty": 1.0}
     network = small_mllm.captioner(folder, "qwen3_vl", lora=lora, generation=generation)
+    expected = [f"{a} {b}" for a, b in itertools.permutations(WORDS, 2)][:PAIRS]
     no_entities: list[list[str]] = [[]] * PAIRS
-    batch = small_mllm.batch(network, CAPTIONS, no_entities)
+    batch = small_mllm.batch(network, expected, no_entities)
     control = AttentionControl(where="none")
     objective = MllmObjective(network, lambda captioner: {}, control, 0.0, 1.0, "cpu")
-    overfit(objective, itertools.repeat(batch), 200, 2e-2)
+    overfit(objective, itertools.repeat(batch), 120, 2e-2)
     captions = [one.text for one in network.caption(batch["before_after"], entities=no_entities)]
-    assert sum(a == b for a, b in zip(captions, CAPTIONS, strict=True)) >= PAIRS - 1
+    assert sum(a == b for a, b in zip(captions, expected, strict=True)) >= PAIRS - 1
