@@ -89,6 +89,8 @@ def _exit_code() -> int:
     except BrokenPipeError:  # nobody reads on, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except LoaderWorkerDied:  # a JobFailed too, but main ends it in its own way
+        raise
     except (JobFailed, OSError) as error:
         code = getattr(error, "exit_code", None)  # the first of several processes says why
         if code is None:

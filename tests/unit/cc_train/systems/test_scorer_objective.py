@@ -23,7 +23,7 @@ def test_it_overfits_32_planted_pairs() -> None:
     """Captions are said word for word, and the contrast finds each pair among 16."""
     one = small_scorer.objective(ALL, Ways(per_head=False), width=48)
     parameters = [p for group in one.groups("model") for p in group["params"]]
-    optimiser, steps = torch.optim.AdamW(parameters, lr=3e-3, weight_decay=0.0), 200
+    optimiser, steps = torch.optim.AdamW(parameters, lr=3e-3, weight_decay=0.0), 300
     first: dict[str, float] = {}
     for step in range(steps):
         for group in optimiser.param_groups:
