@@ -14,7 +14,6 @@ from cc_prep.console import on_stderr
 from cc_prep.errors import UserError
 from cc_prep.words import counted
 from cc_train import loading
-from cc_train.captioner import CaptionModel
 from cc_train.evaluation import evaluation, score_captioner, shard_items, signature
 from cc_train.evaluation.captions import coco
 from cc_train.evaluation.captions.coco import Item
@@ -80,12 +79,18 @@ def score_run(
     path = Path(output.folder or evaluation.default_folder(run))
     entries, items = shard_items.captioned(shards)
     items = coco.with_facts(items, facts) if facts else items
-    captioner, step = _captioner_and_step(run, device)
+    stored = stored_run.read(hub.locate(run))
+    weights = storage.sha256(run_folder.best_model(stored.folder)[0])  # a training may go on
+    captioner = loading.of_run(stored, run, pick_device(device))
     scores, captions = score_captioner.score(
         captioner, entries, items, beams, on_stderr(), path=path, protocol=protocol
     )
-    trained_on = run_folder.trained_on(hub.locate(run), [entry.key for entry in entries])
-    scores = replace(scores, step=step, trained_on=trained_on)
+    scores = replace(
+        scores,
+        step=stored.step,
+        weights=weights,
+        trained_on=run_folder.trained_on(stored.folder, [entry.key for entry in entries]),
+    )
     evaluation.write(path, scores, items, captions)
     _print(scores, path, output.as_json)
 
@@ -144,12 +149,6 @@ def _with_types(items: Sequence[Item], path: str) -> list[Item]:
     if without:
         click.echo(f"{path}: no type of {without} changed pairs", err=True)
     return typed
-
-
-def _captioner_and_step(run: str, device: str) -> tuple[CaptionModel, int]:
-    """The captioner of a run, and the step of its checkpoint, 0 of an exported one."""
-    stored = stored_run.read(hub.locate(run))
-    return loading.of_run(stored, run, pick_device(device)), stored.step
 
 
 def _say_left_out(pairs: int, predictions: int) -> None:

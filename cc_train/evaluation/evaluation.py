@@ -63,9 +63,10 @@ class Evaluation:
         of `swap_check` for the captions of (after, before); None if there are none. verdicts: by
         id, for items that have facts. masks: scores of predicted masks, if captioner and samples
         have masks. faithfulness: agreement of masks and captions, if the pairs are also rendered.
-        signature: what the scores depend on besides the captions. step, beams: checkpoint and
-        decoding of the captions; None for captions from elsewhere. trained_on: how many of the
-        pairs the captioner was trained on, as far as its folder says.
+        signature: what the scores depend on besides the captions. step, weights, beams: checkpoint,
+        SHA-256 of its file of weights and decoding of the captions; None for captions from
+        elsewhere. trained_on: how many of the pairs the captioner was trained on, as far as its
+        folder says.
     """
 
     signature: Signature
@@ -76,6 +77,7 @@ class Evaluation:
     masks: MaskScores | None = None
     faithfulness: Faithfulness | None = None
     step: int | None = None
+    weights: str | None = None
     beams: int | None = None
     trained_on: int = 0
 
@@ -103,7 +105,7 @@ class Evaluation:
         figures["signature"] = self.signature.line
         figures["swapped"] = self.swapped
         if self.beams is not None:
-            figures["step"], figures["beams"] = self.step, self.beams
+            figures |= {"step": self.step, "weights": self.weights, "beams": self.beams}
         if self.trained_on:
             figures["trained_on"] = self.trained_on
         return figures

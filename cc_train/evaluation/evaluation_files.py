@@ -135,6 +135,7 @@ class _Scores(_Entry):
     faithfulness: _Faithfulness | None = None
     swapped: _Swapped | _Nothing | None = None
     step: Count | None = None
+    weights: str | None = None
 
     @model_validator(mode="after")
     def _has_a_total(self) -> _Scores:

@@ -151,11 +151,11 @@ def _of_run(
     checkpoint.
     """
     model, step = run_folder.best_model(run)
-    scored = scores.get("step")
-    if scored != step:
-        of = "no known step" if scored is None else f"step {scored:,}"
+    scored = run_folder.scored_instead(run, step, scores)
+    if scored is not None:
         raise UserError(
-            f"{evaluated}: scores of {of}, and the best checkpoint of {run} is of step {step:,}",
+            f"{evaluated}: scores of {scored}, "
+            f"and the best checkpoint of {run} is of step {step:,}",
             "Give --run what was evaluated, or evaluate the run again",
         )
     weights = Weights(sha256=storage.sha256(model), bytes=model.stat().st_size, place=place)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cc_prep import storage
 from cc_prep.errors import UserError
@@ -90,6 +91,20 @@ def write_keys(folder: Path, keys: Sequence[str], anew: bool) -> None:
     """Writes the keys of the training samples of a run; `anew` replaces a file that exists."""
     if keys and (anew or not (folder / KEYS).exists()):
         storage.write_bytes(str(folder / KEYS), ("\n".join(keys) + "\n").encode())
+
+
+def scored_instead(folder: Path, step: int, scores: Mapping[str, Any]) -> str | None:
+    """What scores are of, in words, where it is not the best checkpoint of a run.
+
+    step: of that checkpoint. scores: the content of scores.json; where it has no digest of the
+    weights, as that of older code, the step alone is compared.
+    """
+    scored, digest = scores.get("step"), scores.get("weights")
+    if scored != step:
+        return "no known step" if scored is None else f"step {scored:,}"
+    if digest is not None and digest != sha256(best_model(folder)[0]):
+        return f"other weights of step {step:,}"
+    return None
 
 
 def trained_on(folder: Path, keys: Collection[str]) -> int:

@@ -171,13 +171,13 @@ def _measured(
         known = model_card.measured(earlier)
         if known != model_card.Measured():
             shutil.copytree(earlier, path)
-            _say_step_0(path / evaluation.SCORES)
+            _say_exported(path / evaluation.SCORES, _exported(folder))
         return known
     entries, items = shard_items.captioned(details.shards)
     console = on_stderr()
     scores, captions = score_captioner.score(captioner, entries, items, 1, console)
     trained_on = _say_trained_on(stored, [entry.key for entry in entries], console)
-    scores = replace(scores, trained_on=trained_on, step=EXPORTED)
+    scores = replace(scores, trained_on=trained_on, **_exported(folder))
     evaluation.write(path, scores, items, captions)
     words = model_card.measured(path, entries)
     if details.calibrate and scores.facts is not None:
@@ -186,9 +186,14 @@ def _measured(
     return words
 
 
-def _say_step_0(file: Path) -> None:
-    """Scores of the step of a training become those of what is exported of it."""
-    storage.write_json(str(file), {**storage.read_json(str(file)), "step": EXPORTED})
+def _exported(folder: Path) -> dict[str, Any]:
+    """How the scores of an exported captioner name it."""
+    return {"step": EXPORTED, "weights": storage.sha256(folder / checkpoints.MODEL)}
+
+
+def _say_exported(file: Path, exported: Mapping[str, Any]) -> None:
+    """Scores of the checkpoint of a training become those of what is exported of it."""
+    storage.write_json(str(file), {**storage.read_json(str(file)), **exported})
 
 
 def _say_trained_on(stored: Run, keys: Sequence[str], console: Console) -> int:
@@ -200,16 +205,18 @@ def _say_trained_on(stored: Run, keys: Sequence[str], console: Console) -> int:
 
 
 def _check_earlier_scores(stored: Run) -> None:
-    """Raises UserError for scores of a run that are not known to be of its best checkpoint."""
+    """Raises UserError for scores that are not known to be of the best checkpoint of a run."""
     earlier, step = stored.folder / evaluation.FOLDER, stored.step
-    if not step or not (earlier / evaluation.SCORES).exists():
-        return  # the step of an exported network is not known any more
+    if not (earlier / evaluation.SCORES).exists():
+        return
     model_card.measured(earlier)  # raises for what is damaged
-    scored = model_card.scored_step(earlier)
-    if scored != step:
-        of = "that do not say of which step" if scored is None else f"of step {scored}"
+    scores = storage.read_json(str(earlier / evaluation.SCORES))
+    if not step and scores.get("weights") is None:
+        return  # older scores of an exported network do not say of which one they are
+    scored = run_folder.scored_instead(stored.folder, step, scores)
+    if scored is not None:
         raise UserError(
-            f"{earlier}: scores {of}, and the best checkpoint is that of step {step}",
+            f"{earlier}: scores of {scored}, and the best checkpoint is that of step {step:,}",
             f"Evaluate again, give --shards, or remove {earlier}",
         )
 

@@ -40,15 +40,6 @@ class Measured:
     signature: str = ""
 
 
-def scored_step(folder: Path) -> int | None:
-    """The step of the checkpoint that an evaluation's folder scores; None where it says none."""
-    try:
-        scores = storage.read_json(str(folder / evaluation.SCORES))
-        return None if scores.get("step") is None else int(scores["step"])
-    except DAMAGE:
-        return None  # `measured` says what is damaged
-
-
 def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
     """What an evaluation's folder says; nothing where there is none. Raises UserError.
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from cc_prep import storage
 from cc_train import Captioner, loading
 from cc_train.captioner import Inputs
 from cc_train.data import shard_index
@@ -143,6 +144,21 @@ def test_a_card_has_the_scores_of_its_own_weights(tmp_path: Path, run: Path, sha
     assert not (tmp_path / "older").exists()
 
 
+def test_scores_of_an_exported_captioner_name_its_weights(
+    tmp_path: Path, run: Path, shards: str
+) -> None:
+    """Keeps away: the scores of another exported captioner, which are of step 0 as well."""
+    out = tmp_path / "exported"
+    assert cc_train("export", run, out, "--shards", shards).returncode == 0
+    path = out / "evaluation/scores.json"
+    scores = json.loads(path.read_text())
+    assert scores["weights"] == storage.sha256(out / "model.safetensors")
+    assert cc_train("export", out, tmp_path / "again", "--license", "mit").returncode == 0
+    path.write_text(json.dumps({**scores, "weights": "0" * 64}))
+    done = cc_train("export", out, tmp_path / "other", "--license", "mit")
+    assert (done.returncode, "scores of other weights of step 0" in done.stderr) == (2, True)
+
+
 def test_an_exported_captioner_is_exported_with_its_scores(
     tmp_path: Path, run: Path, shards: str
 ) -> None:
@@ -163,6 +179,7 @@ def test_the_step_is_that_of_the_weights_that_captioned(
     """
     shutil.copytree(run, tmp_path / "run")
     score = score_captioner.score
+    best = storage.sha256(run / "checkpoints/000002/model.safetensors")
 
     def while_it_trains_on(*arguments: Any, **named: Any) -> Any:
         shutil.rmtree(tmp_path / "run/checkpoints")
@@ -171,7 +188,8 @@ def test_the_step_is_that_of_the_weights_that_captioned(
     monkeypatch.setattr(score_captioner, "score", while_it_trains_on)
     done = cc_train("evaluate", tmp_path / "run", "--shards", shards)
     assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "run/evaluation/scores.json").read_text())["step"] == 2
+    scores = json.loads((tmp_path / "run/evaluation/scores.json").read_text())
+    assert (scores["step"], scores["weights"]) == (2, best)
 
 
 def test_scores_on_training_pairs_say_so(tmp_path: Path, run: Path, shards: str) -> None:

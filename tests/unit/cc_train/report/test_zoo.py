@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -117,6 +118,20 @@ def test_scores_of_other_weights_are_refused(tmp_path: Path, step: int | None, r
     assert f"{reason}, and the best checkpoint of " in done.stderr
     assert "is of step 0. Give --run what was evaluated, or evaluate the run again" in done.stderr
     assert not (tmp_path / "zoo").exists()
+
+
+def test_scores_of_another_exported_captioner_are_refused(tmp_path: Path) -> None:
+    """Keeps away: a row of a captioner with the scores of another; all exports are of step 0."""
+    scored = evaluated(tmp_path / "e", step=0)
+    scores = json.loads((scored / "scores.json").read_text())
+    path = scored / "scores.json"
+    path.write_text(json.dumps({**scores, "weights": "0" * 64}))
+    done = add(tmp_path / "zoo", scored, "--run", "captioner-mini")
+    assert done.returncode == 2
+    assert "scores of other weights of step 0, and the best checkpoint of " in done.stderr
+    weights = (ROOT / "cc_train/assets/captioner-mini/model.safetensors").read_bytes()
+    path.write_text(json.dumps({**scores, "weights": hashlib.sha256(weights).hexdigest()}))
+    assert add(tmp_path / "zoo", scored, "--run", "captioner-mini").returncode == 0
 
 
 @pytest.mark.parametrize("change", ["one less", "one more", "another caption"])

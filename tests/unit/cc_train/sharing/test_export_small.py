@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def test_a_backbones_file_is_halved_and_others_are_copied(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("known", "line"),
-    [({"step": 1}, "scores of step 1,"), ({}, "scores that do not say of which step,")],
+    [({"step": 1}, "scores of step 1,"), ({}, "scores of no known step,")],
 )
 def test_scores_of_unknown_weights_are_not_exported(
     tmp_path: Path, known: dict[str, int], line: str
@@ -54,10 +55,11 @@ def test_scores_of_unknown_weights_are_not_exported(
     run = Run(tmp_path / "run", "pair", {}, {}, 2)
     out = tmp_path / "out"
     out.mkdir()
+    (out / "model.safetensors").write_bytes(b"exported weights")
     captioner = EncoderDecoder(Inputs((8, 8)), Vocabulary.of(["a"], 1), 4)
     (folder / "table.md").write_text("left by what was stopped")
     assert export._measured(run, captioner, out, Details()) == Measured()
-    assert not list(out.iterdir())
+    assert [file.name for file in out.iterdir()] == ["model.safetensors"]
     scores = {"groups": {"total": {"pairs": 2, "CIDEr": 1.0}}, **known}
     (folder / "scores.json").write_text(json.dumps(scores))
     item = {"id": "a", "caption": "a", "references": ["a"], "groups": []}
@@ -68,7 +70,9 @@ def test_scores_of_unknown_weights_are_not_exported(
     assert not (tmp_path / "exported").exists()
     (folder / "scores.json").write_text(json.dumps({**scores, "step": 2}))
     assert export._measured(run, captioner, out, Details()).measures
-    assert json.loads((out / "evaluation/scores.json").read_text())["step"] == 0
+    exported = json.loads((out / "evaluation/scores.json").read_text())
+    assert exported["step"] == 0
+    assert exported["weights"] == hashlib.sha256(b"exported weights").hexdigest()
 
 
 def test_a_link_to_what_is_measured_on_is_not_calibrated_on(tmp_path: Path) -> None:
