@@ -2,13 +2,14 @@
 
 decord can hang on a damaged file without reacting to an interrupt, and a crash in a decoder takes
 its process along; so it runs in a child of its own (`video_child.py`), one a calling process,
-started when first needed.
+started when first needed. A fork of that process starts its own.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import select
 import subprocess
 import sys
@@ -47,9 +48,9 @@ def _ask(path: str, index: int) -> bytearray:
         raise RejectedPair(Reason.UNREADABLE_VIDEO, f"{path}: videos are read from mounted paths")
     if not storage.exists(path):
         raise RejectedPair(Reason.MISSING_IMAGE, path)
-    with _LOCK:
+    with _OWN.lock:
         try:
-            return _decoder().ask(path, index)
+            return _OWN.started().ask(path, index)
         except RejectedPair:
             raise
         except (OSError, EOFError) as error:
@@ -57,6 +58,9 @@ def _ask(path: str, index: int) -> bytearray:
             raise RejectedPair(
                 Reason.UNREADABLE_VIDEO, f"{path}, frame {index}: the decoder {error}"
             ) from None
+        except BaseException:  # such as Ctrl-C: its answer must not be taken for the next one
+            stop_decoder()
+            raise
 
 
 class _Decoder:
@@ -98,25 +102,38 @@ class _Decoder:
         return data
 
 
-_LOCK = threading.Lock()
-_CHILD: list[_Decoder] = []
+class _Own:
+    """The decoder of this process, where one was started. lock: held for an answer."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """After a fork: the decoder is the parent's, and the lock may have been held there."""
+        self.lock = threading.Lock()
+        self.decoder: _Decoder | None = None
+
+    def started(self) -> _Decoder:
+        if self.decoder is None:
+            self.decoder = _Decoder()
+        return self.decoder
 
 
-def _decoder() -> _Decoder:
-    if not _CHILD:
-        _CHILD.append(_Decoder())
-    return _CHILD[0]
+_OWN = _Own()
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_OWN.forget)
 
 
 def stop_decoder() -> None:
     """Ends the decoding process, where there is one; the next frame to be read starts another."""
-    while _CHILD:
-        decoder = _CHILD.pop()
-        decoder.process.kill()
-        decoder.process.wait()
-        for pipe in (decoder.requests, decoder.answers):
-            with contextlib.suppress(OSError):  # what was not yet written to a dead child
-                pipe.close()
+    decoder, _OWN.decoder = _OWN.decoder, None
+    if decoder is None:
+        return
+    decoder.process.kill()
+    decoder.process.wait()
+    for pipe in (decoder.requests, decoder.answers):
+        with contextlib.suppress(OSError):  # what was not yet written to a dead child
+            pipe.close()
 
 
 atexit.register(stop_decoder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import sys
 from pathlib import Path
 
@@ -59,6 +61,37 @@ def test_a_decoder_that_dies_or_hangs(video_root: Path, monkeypatch: pytest.Monk
             video.count_frames(path)
     monkeypatch.undo()
     assert video.count_frames(path) == 20
+
+
+def test_an_interrupted_read_leaves_no_answer_behind(
+    video_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: the frame that was interrupted in place of each later one."""
+    path = str(video_root / "ramp.mp4")
+    assert video.read_frame(path, 0).mean() < 5
+
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(video.select, "select", interrupted)  # the request was sent by then
+        video.read_frame(path, 15)
+    assert abs(video.read_frame(path, 4).mean() - 40) < 5
+
+
+def brightness(path: str, number: int) -> float:
+    return float(video.read_frame(path, number).mean())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_forks_read_frames_of_their_own(video_root: Path) -> None:
+    """Keeps away: loader workers that take each other's frames from one decoder."""
+    path = str(video_root / "ramp.mp4")
+    video.count_frames(path)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        rows = pool.starmap(brightness, [(path, number) for number in range(20)], chunksize=1)
+    assert all(abs(mean - 10 * number) < 5 for number, mean in enumerate(rows)), rows
+    assert video.count_frames(path) == 20  # the forks left this decoder alone
 
 
 def test_pairs_with_their_true_frames(video_root: Path) -> None:
