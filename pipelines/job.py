@@ -27,6 +27,7 @@ from pipelines import engine, estimates, fingerprint
 from pipelines.cluster.broken import BrokenDevices, without_devices
 from pipelines.cluster.pool import Pool, size_pool
 from pipelines.cluster.resources import may_grow
+from pipelines.interrupts import interruptible
 from pipelines.progress import Watcher, amount
 from pipelines.state import lock, sources
 from pipelines.state.account import Account, check_all_came_back
@@ -130,7 +131,7 @@ def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:
         with (
             _writable(spec.folder),
             lock.locked(spec.folder, _end_this_process) as held,
-            _interruptible(),
+            interruptible(),
         ):
             try:
                 return _locked(spec, options, pool, console, held)
@@ -349,17 +350,3 @@ def _writable(folder: str) -> Iterator[None]:
 
 def _end_this_process() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Makes SIGTERM end a job as Ctrl-C does, with its provenance written."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    old_handler = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, old_handler)

@@ -10,7 +10,7 @@ import hashlib
 import io
 import re
 import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Literal, TypeVar
@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Literal, TypeVar
 from cc_prep import storage
 
 KEY = re.compile(r"[A-Za-z0-9_-]+")
+END_MARK = 2 * tarfile.BLOCKSIZE  # of zeros, at the end of every whole tar
 LARGEST_MEMBER = 1 << 30
 LARGEST_JSON = 1 << 24
 
@@ -89,7 +90,12 @@ def read_shard(path: str) -> Iterator[tuple[str, dict[str, bytes]]]:
     Raises FileNotFoundError, and DamagedShard for what is no complete, well-formed shard.
     """
     with storage.open_read(path) as file:
-        yield from read_members(file, path)
+        counted: Any = _CountedFile(file)
+        end = yield from read_members(counted, path)
+        while counted.read(1 << 20):  # what follows the mark
+            pass
+        if counted.count < end + END_MARK:
+            raise DamagedShard(f"{path}: is cut short")
 
 
 def decoded(path: str, decode: Callable[[str, dict[str, bytes]], Sample]) -> Iterator[Sample]:
@@ -104,9 +110,12 @@ def decoded(path: str, decode: Callable[[str, dict[str, bytes]], Sample]) -> Ite
             raise DamagedShard(f"{path}: {error}") from None
 
 
-def read_members(file: BinaryIO, path: str) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """`read_shard` of an open file, or of a part of one that begins at a sample."""
-    key, members, done = None, dict[str, bytes](), set[str]()
+def read_members(file: BinaryIO, path: str) -> Generator[tuple[str, dict[str, bytes]], None, int]:
+    """The samples of an open file, or of a part of one that begins at a sample, as `read_shard`.
+
+    Returns the offset behind the last member. What is cut between two members looks whole here.
+    """
+    key, members, done, end = None, dict[str, bytes](), set[str](), 0
     try:
         # What is in memory already is not streamed, which costs a copy of each block.
         mode: Literal["r:", "r|"] = "r:" if isinstance(file, io.BytesIO) else "r|"
@@ -127,10 +136,34 @@ def read_members(file: BinaryIO, path: str) -> Iterator[tuple[str, dict[str, byt
                 if len(data) != member.size:
                     raise DamagedShard(f"{path}: ends inside {member.name}")
                 members[extension] = data
+                end = padded_end(member)
     except (tarfile.TarError, EOFError, ValueError) as error:
         raise DamagedShard(f"{path}: {error}") from None
     if key is not None:
         yield key, members
+    return end
+
+
+def padded_end(member: tarfile.TarInfo) -> int:
+    """The offset behind a member, which fills whole blocks."""
+    return member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+
+
+def spans(path: str) -> dict[str, tuple[int, int]]:
+    """Offset and bytes of each sample's members by its key, from the headers alone.
+
+    Raises FileNotFoundError and DamagedShard.
+    """
+    ranges: dict[str, tuple[int, int]] = {}
+    try:
+        with storage.open_read(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            for member in tar:
+                key, _ = parts_of(member, path)
+                start, _ = ranges.get(key, (member.offset, 0))
+                ranges[key] = (start, padded_end(member) - start)
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise DamagedShard(f"{path}: {error}") from None
+    return ranges
 
 
 def parts_of(member: tarfile.TarInfo, path: str) -> tuple[str, str]:
@@ -143,6 +176,18 @@ def parts_of(member: tarfile.TarInfo, path: str) -> tuple[str, str]:
     if member.size > (LARGEST_JSON if extension == "json" else LARGEST_MEMBER):
         raise DamagedShard(f"{path}: {member.name} declares {member.size:,} bytes")
     return key, extension
+
+
+class _CountedFile:
+    """Counts the bytes that are read from a file."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.count = file, 0
+
+    def read(self, size: int) -> bytes:
+        data = self.file.read(size)
+        self.count += len(data)
+        return data
 
 
 class _HashingFile(io.RawIOBase):

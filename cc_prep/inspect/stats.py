@@ -42,10 +42,11 @@ def sequence_figures(
                 counter[str(sample.meta.get(field))] += 1
             captions += len(sample.meta.get("captions", ()))
             sizes[f"{sample.meta['width']}×{sample.meta['height']}"] += 1
-            frames = sample.frames()
-            motions.append(quality.motion(frames[0], frames[-1]))
-            for measure, values in against_truth(frames, sample.truth()).items():
-                against[measure] += values.values()
+            motions.append(quality.motion(*sample.ends()))
+            truth = sample.truth()
+            if truth:  # the frames between are decoded for this alone
+                for measure, values in against_truth(sample.frames(), truth).items():
+                    against[measure] += values.values()
         progress(done, len(shards))
     return {
         "sequences": sequence_count,

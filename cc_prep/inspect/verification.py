@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -298,8 +298,26 @@ def _index_faults(
         return [str(error)]
     if {row["key"]: row["shard"] for row in rows} != dict(keys) or len(rows) != len(keys):
         return [f"{training_shards.INDEX}: {len(rows)} rows do not name the {len(keys)} samples"]
-    return [
+    faults = [
         f"{training_shards.INDEX}: the row of {row['key']} is not what its .json says"
         for row in rows
         if any(row[name] != value for name, value in index_metas.get(row["key"], {}).items())
+    ]
+    return faults + _range_faults(folder, rows)
+
+
+def _range_faults(folder: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Samples that are not where the index says: a training reads them by these ranges."""
+    ranges: dict[str, tuple[int, int]] = {}
+    damaged = set()
+    for name in sorted({row["shard"] for row in rows}):
+        try:
+            path = storage.join(folder, training_shards.FORMAT.file(name))
+            ranges |= tar.spans(path)
+        except (tar.DamagedShard, FileNotFoundError):
+            damaged.add(name)  # which is reported already
+    return [
+        f"{training_shards.INDEX}: {row['key']} is not where its row says"
+        for row in rows
+        if row["shard"] not in damaged and (row["offset"], row["bytes"]) != ranges.get(row["key"])
     ]

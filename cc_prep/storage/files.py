@@ -315,12 +315,22 @@ def remove(path: str) -> None:
 
 
 def remove_temporaries(folder: str) -> int:
-    """Removes what a killed writer left behind in a local folder; how many files that were."""
+    """Removes what killed writers left behind in a local folder, and how many of these there were:
+    files of `write_whole`, folders of `write_folder`.
+    """
     if is_remote(folder):
         return 0
-    names = [name for name in list_files(folder, TEMPORARY_SUFFIX) if name.startswith(".")]
+    names = [
+        name
+        for name in (*list_files(folder), *list_folders(folder))
+        if name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
+    ]
     for name in names:
-        remove(join(folder, name))
+        path = Path(local_path(join(folder, name)))
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
     return len(names)
 
 

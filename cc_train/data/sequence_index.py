@@ -27,7 +27,6 @@ from cc_prep.progress import Progress, no_progress
 ADVICE = "Give shards that `cc-prep interpolate` wrote"
 SHARD_NUMBER = re.compile(r"\d+\.tar$")
 MOST_LISTED = 8
-END_MARK = 2 * tarfile.BLOCKSIZE  # of zeros, at the end of every whole tar
 
 
 @dataclass(frozen=True)
@@ -125,6 +124,7 @@ def describe(samples: Sequence[Sample], train: Sequence[Sample]) -> dict[str, An
 def _samples(path: str) -> list[Sample]:
     members: dict[str, dict[str, tuple[int, int]]] = {}
     meta: dict[str, Any] = {}
+    end = 0
     try:
         with storage.open_read(path) as file, tarfile.open(fileobj=file, mode="r:") as opened:
             for member in opened:
@@ -135,13 +135,13 @@ def _samples(path: str) -> list[Sample]:
                 if extension == "json":
                     content = opened.extractfile(member)
                     meta[key] = json.loads(content.read()) if content else None
-            end = file.seek(0, 2)
+                end = tar.padded_end(member)
+            size = file.seek(0, 2)
     except tar.DamagedShard as error:
         raise UserError(str(error), ADVICE) from None
     except (tarfile.TarError, EOFError, ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from None
-    last = max((o + s for parts in members.values() for o, s in parts.values()), default=0)
-    if end < -(-last // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE + END_MARK:
+    if size < end + tar.END_MARK:
         raise _damaged(path, "it is cut short")
     for key, parts in members.items():
         if not isinstance(meta.get(key), dict):

@@ -15,7 +15,7 @@ from typing import Any
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import training_shards
-from cc_prep.formats.tar import DamagedShard, parts_of
+from cc_prep.formats.tar import END_MARK, DamagedShard, padded_end, parts_of
 from cc_prep.formats.training_shards import INDEX_META, TrainingSample
 from cc_prep.records import Facts
 from cc_prep.words import counted
@@ -23,8 +23,6 @@ from cc_train.data.sequence_index import expand
 
 ADVICE = "Give shards that `cc-prep build` wrote, or rebuild them"
 NAMES = "If these are two data sets, build one under another name: cc-prep build … --set name=…"
-BLOCK = tarfile.BLOCKSIZE
-END_MARK = 2 * BLOCK  # of zeros, at the end of every whole tar
 
 
 @dataclass(frozen=True)
@@ -231,7 +229,7 @@ def _scanned(path: str) -> list[Entry]:
                     known = training_shards.index_meta(meta)
                     rows[key] = {"key": key, "offset": member.offset, **known}
                 last = key
-                end = member.offset_data + -(-member.size // BLOCK) * BLOCK
+                end = padded_end(member)
                 rows[key]["bytes"] = end - rows[key]["offset"]
             if file.seek(0, 2) < end + END_MARK:
                 raise UserError(f"{path}: is cut short", ADVICE)

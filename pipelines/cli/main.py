@@ -10,6 +10,7 @@ from cc_prep import __version__
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.tar import DamagedShard
 from pipelines.cli import data, jobs, look, splits, weights
+from pipelines.interrupts import interruptible
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -38,7 +39,8 @@ for command in (
 def main() -> None:
     """Runs the command. The exit code is 2 for a user's mistake, 1 for faults and failed jobs."""
     try:
-        cli()
+        with interruptible():
+            cli()
     except UserError as error:
         click.echo(f"cc-prep: {error}", err=True)
         sys.exit(2)

@@ -119,6 +119,14 @@ def test_a_refused_export_leaves_nothing(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").iterdir())
 
 
+def test_what_a_killed_export_left_is_removed(tmp_path: Path) -> None:
+    """Keeps away: gigabytes in a hidden folder, one more for each try."""
+    left = tmp_path / "out/.0123456789ab.tmp/features"
+    left.mkdir(parents=True)
+    scorer.export([shard(tmp_path / "one-000000.tar")], str(tmp_path / "out"))
+    assert not [path.name for path in (tmp_path / "out").iterdir() if path.name[0] == "."]
+
+
 def test_two_images_of_one_name_or_number_are_refused(tmp_path: Path) -> None:
     """Keeps away: one image's features in the place of another's, and a pair in two splits."""
     first = shard(tmp_path / "first-000000.tar", (0, 1))

