@@ -14,6 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.storage import sha256
@@ -85,6 +87,28 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
         if not begun or not (folder / name).exists():
             storage.write_bytes(str(folder / name), content)
+
+
+def check_new(folder: Path) -> None:
+    """Raises UserError for the folder of a run, also of one that broke off before a checkpoint."""
+    if (folder / SETTINGS).exists() or checkpoints.steps(folder):
+        raise UserError(f"{folder}: already holds a run", "Give another --out")
+
+
+def write_imported(
+    folder: Path,
+    files: Mapping[str, bytes],
+    settings: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+) -> None:
+    """Writes a run of step 0 from a checkpoint of others, whole or not at all. Raises UserError."""
+    check_new(folder)
+    with storage.write_folder(folder) as new:
+        for name, content in files.items():
+            storage.write_bytes(str(new / name), content)
+        storage.write_json(str(new / SETTINGS), settings)
+        best = {"figures": {}, "best": {"step": 0}}
+        checkpoints.write(new, 0, tensors, settings, {}, best)
 
 
 def write_keys(folder: Path, keys: Sequence[str], anew: bool) -> None:

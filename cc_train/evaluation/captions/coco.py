@@ -141,7 +141,12 @@ def _predictions(file: str) -> list[tuple[str, str]]:
         rows = [_row(row) for row in content] if isinstance(content, list) else [(None, None)]
     if not all(isinstance(id, (str, int)) and isinstance(caption, str) for id, caption in rows):
         raise UserError(f"{file}: no predictions", FORMATS)
-    return [(str(id), caption) for id, caption in rows]
+    return [(_whole(str(id)), _whole(caption)) for id, caption in rows]
+
+
+def _whole(text: str) -> str:
+    """A text with ? for half a pair of surrogates, which JSON may hold and no file can."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _row(row: Any) -> tuple[Any, Any]:
@@ -264,17 +269,14 @@ def _referenced(path: str, content: Any) -> list[dict[str, Any]]:
             for image in content.get("images", ()):
                 known = {n: image.get(n) for n in ("kind", "change_type", "before", "after")}
                 own = {"id": image.get("pair")}
-                facts[str(image["id"])] = {**known, **own, "captions": []}
+                facts[_whole(str(image["id"]))] = {**known, **own, "captions": []}
             for row in content["annotations"]:
-                fact = facts.setdefault(str(row["image_id"]), {"captions": []})
-                fact["captions"].append(str(row["caption"]))
+                fact = facts.setdefault(_whole(str(row["image_id"])), {"captions": []})
+                fact["captions"].append(_whole(str(row["caption"])))
         else:
             for id, captions in content.items():
-                facts[id] = {
-                    "captions": [captions]
-                    if isinstance(captions, str)
-                    else list(map(str, captions))
-                }
+                texts = [captions] if isinstance(captions, str) else captions
+                facts[_whole(id)] = {"captions": [_whole(str(text)) for text in texts]}
     except (TypeError, KeyError, AttributeError):
         raise UserError(
             f"{path}: no references", "Give COCO annotations or {id: [captions]}"

@@ -19,7 +19,7 @@ from importlib import resources
 from typing import IO
 
 JAR = "meteor-1.5.jar"
-START_S, EACH_S = 120.0, 0.5  # what a start and a caption may take at most
+START_S, EACH_S = 600.0, 0.5  # what a start, on a busy machine, and a caption may take at most
 
 
 class Unavailable(Exception):
@@ -37,12 +37,18 @@ def meteor(
     """
     with _lock:
         server = _server(find_java())
-        timer = threading.Timer(START_S + EACH_S * len(candidates), server.process.kill)
+        seconds = START_S + EACH_S * len(candidates)
+        timer = threading.Timer(seconds, server.kill_late)
         timer.start()
         try:
             return _ask(server.process, references, candidates, groups)
         except (OSError, ValueError) as error:
             _stop()
+            if server.late:
+                raise Unavailable(
+                    f"METEOR's Java process was not ready after {seconds:.0f} s: the machine is "
+                    "too busy"
+                ) from None
             last_words = server.messages().strip().splitlines()
             raise Unavailable(
                 f"METEOR's Java process failed: {last_words[-1] if last_words else error}"
@@ -55,9 +61,10 @@ def meteor(
 
 
 class _Server:
-    """METEOR's process, which answers line by line until its input ends."""
+    """METEOR's process, which answers line by line until its input ends. late: it took too long."""
 
     def __init__(self, java: str) -> None:
+        self.late = False
         options = ("-Xmx2G", "-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US")
         self.java = java
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 -- open while the process is
@@ -71,6 +78,10 @@ class _Server:
             encoding="utf-8",
             errors="replace",  # half a surrogate pair, which JSON may hold
         )
+
+    def kill_late(self) -> None:
+        self.late = True
+        self.process.kill()
 
     def messages(self) -> str:
         self.errors.seek(0)

@@ -13,13 +13,13 @@ from typing import Any
 
 from torch import Tensor
 
-from cc_prep import storage, weights
+from cc_prep import weights
 from cc_prep.errors import UserError, prefix_error_with
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.storage import sha256
 from cc_prep.weights import networks
 from cc_train.layers import caption_decoder
-from cc_train.runs import checkpoints, origin, run_folder
+from cc_train.runs import origin, run_folder
 from cc_train.systems.procap import frozen_networks, procedure_encoder
 from cc_train.systems.procap.captioner import ProCap
 from cc_train.systems.procap.frame_features import FrameFeatures
@@ -90,8 +90,7 @@ def make_run(
     file: str, run: Path, word2idx: str | None, heads: int, length: int, config: str | None
 ) -> Iterator[str]:
     """Writes a run folder from a checkpoint, and yields lines about it. Raises UserError."""
-    if checkpoints.steps(run):
-        raise UserError(f"{run}: already holds a run", "Give another --out")
+    run_folder.check_new(run)
     if not Path(file).is_file():
         raise UserError(f"{file}: no such file", "Give dalle.pt or model.chkpt")
     tensors = weights.read_tensors(Path(file))
@@ -128,9 +127,7 @@ def make_run(
     else:
         tensors, settings = encoder.state_dict(), {"system": "stage1", **settings}
     settings["files"] = sorted(files)
-    run_folder.write_files(run, files)
-    storage.write_json(str(run / run_folder.SETTINGS), settings)
-    checkpoints.write(run, 0, tensors, settings, {}, {"figures": {}, "best": {"step": 0}})
+    run_folder.write_imported(run, files, settings, tensors)
     yield f"{settings['system']}: {len(tensors)} tensors of {file} are in {run}"
     yield f"VQGAN: {len(parts.vqgan) - len(unused)} tensors"
     for name in (*parts.unused, *unused):

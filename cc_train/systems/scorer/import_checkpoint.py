@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cc_prep import storage
 from cc_prep.errors import UserError, named_line
 from cc_prep.storage import sha256
 from cc_prep.weights import networks
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
-from cc_train.runs import checkpoints, origin, run_folder
+from cc_train.runs import origin, run_folder
 from cc_train.systems.scorer import recipe
 from cc_train.systems.scorer.encoder import POSITIONS
 from cc_train.systems.scorer.words import ScorerWords
@@ -43,8 +42,7 @@ def make_run(
     heads, decoder_heads: for files that do not hold them. backbone_weights: torchvision's of
     ResNet-101; without them the run captions only stored features.
     """
-    if checkpoints.steps(run):
-        raise UserError(f"{run}: already holds a run", "Give another --out")
+    run_folder.check_new(run)
     content = read(Path(file))
     codec = ScorerWords.read(vocabulary)
     encoder, decoder = content[ENCODER], content[DECODER]
@@ -176,7 +174,4 @@ def _write(
         **settings.model_dump(mode="json"),
         origin.IMPORTED: {"file": Path(file).name, "sha256": sha256(Path(file))},
     }
-    run_folder.write_files(run, files)
-    storage.write_json(str(run / run_folder.SETTINGS), config)
-    best = {"figures": {}, "best": {"step": 0}}
-    checkpoints.write(run, 0, network.state_dict(), config, {}, best)
+    run_folder.write_imported(run, files, config, network.state_dict())

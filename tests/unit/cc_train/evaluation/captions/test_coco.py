@@ -300,6 +300,20 @@ def test_captions_of_each_id(tmp_path: Path, content: Any) -> None:
     assert read_references(tmp_path, content) == {"1": ("it moved",), "2": ("a", "b")}
 
 
+def test_half_a_pair_of_surrogates_is_evaluated(tmp_path: Path) -> None:
+    """Keeps away: half an evaluation and a traceback, of a text that is JSON and no UTF-8."""
+    half = "a \ud83d b"
+    predictions, references = tmp_path / "p.json", tmp_path / "r.json"
+    predictions.write_text(json.dumps({"1": half, "2": "it moved"}))
+    references.write_text(json.dumps({"1": [half], "2": ["it moved"]}))
+    done = cc_train(
+        "evaluate", "--predictions", predictions, "--references", references,
+        "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out/items.jsonl").read_text(encoding="utf-8").count("a ? b") == 2
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [({"1": 3}, "no references"), ([], "no references|not one"), ({"1": []}, "not one reference")],

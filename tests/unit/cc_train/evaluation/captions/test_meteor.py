@@ -48,3 +48,12 @@ def test_a_process_that_was_killed_is_started_anew() -> None:
     meteor._running.process.wait()  # type: ignore[union-attr]
     assert score("the small cube moved") == whole
     assert process_id() != first
+
+
+def test_a_busy_machine_is_not_a_fault_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: "Java process failed", where it was ended since it had not started yet."""
+    meteor._stop()
+    monkeypatch.setattr(meteor, "START_S", 0.0)
+    monkeypatch.setattr(meteor, "EACH_S", 0.01)
+    with pytest.raises(meteor.Unavailable, match="not ready after 0 s: the machine is too busy"):
+        score("the small cube moved")
