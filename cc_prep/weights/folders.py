@@ -22,6 +22,7 @@ from cc_prep.weights.registry import Located
 CONFIG = "config.json"
 # What `from_pretrained` raises for a folder that is damaged or of another model. Safetensors has a
 # type of its own, which is none of the others.
+LOCAL = {"local_files_only": True, "trust_remote_code": False}  # for every `from_pretrained`
 UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 # What decides a model's output: its settings, its chat, its vocabulary and its tensors.
 SUFFIXES = (".json", ".jinja", ".safetensors", ".bin", ".txt", ".model")
@@ -99,9 +100,7 @@ def pretrained(make: Any, folder: Path, **options: Any) -> Any:
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # instead of its table of these tensors there is our line
     try:
-        network, loaded = make.from_pretrained(
-            folder, local_files_only=True, output_loading_info=True, **options
-        )
+        network, loaded = make.from_pretrained(folder, output_loading_info=True, **LOCAL, **options)
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -131,7 +130,7 @@ def load(
     another kind.
     """
     try:
-        of_folder = processor.from_pretrained(folder.path, local_files_only=True)
+        of_folder = processor.from_pretrained(folder.path, **LOCAL)
         network = pretrained(model, folder.path)
     except UNREADABLE as error:
         raise UserError(

@@ -164,10 +164,10 @@ def _load(folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     except ImportError:
         raise UserError("transformers is not installed", extras.install("mllm")) from None
     try:
-        processor = AutoProcessor.from_pretrained(folder, local_files_only=True)
+        processor = AutoProcessor.from_pretrained(folder, **folders.LOCAL)
         if getattr(processor, "chat_template", None) is None:
             raise UserError(f"{folder}: its processor has no chat template", NO_CHAT)
-        _check_release(AutoConfig.from_pretrained(folder, local_files_only=True))
+        _check_release(AutoConfig.from_pretrained(folder, **folders.LOCAL))
         model = folders.pretrained(
             AutoModelForImageTextToText, folder, dtype=dtype, use_safetensors=True
         )

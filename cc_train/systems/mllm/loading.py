@@ -116,7 +116,7 @@ def read_config(path: Path) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(path, local_files_only=True)
+        return AutoConfig.from_pretrained(path, **folders.LOCAL)
     except folders.UNREADABLE as error:
         raise UserError(f"{path}: {first_line(error)}", UNREADABLE) from None
 
@@ -193,7 +193,7 @@ def _converted(file: Path) -> Path:
     if path.is_dir():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    options: dict[str, Any] = {"gguf_file": file.name, "local_files_only": True}
+    options: dict[str, Any] = {"gguf_file": file.name, **folders.LOCAL}
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         whole = Path(folder) / "model"
         try:
@@ -224,14 +224,14 @@ def _words(family: Family, path: Path) -> tuple[Any, Any, Any]:
     from transformers import AutoProcessor, AutoTokenizer
 
     if family is families.AUTO:
-        processor = AutoProcessor.from_pretrained(path, local_files_only=True)
+        processor = AutoProcessor.from_pretrained(path, **folders.LOCAL)
         return processor.tokenizer, None, processor
-    tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(path, **folders.LOCAL)
     if family.chat and tokenizer.chat_template is None:
         tokenizer.chat_template = _chat_template(path)
     questions = None
     if family.question:
-        questions = AutoTokenizer.from_pretrained(path / "qformer_tokenizer", local_files_only=True)
+        questions = AutoTokenizer.from_pretrained(path / "qformer_tokenizer", **folders.LOCAL)
     return tokenizer, questions, None
 
 
