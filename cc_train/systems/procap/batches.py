@@ -159,7 +159,29 @@ class ProcedureBatches:
                 f"keyframes.strategy {rule.strategy} needs scores, and {sample.key} has none",
                 "Build the shards with scores, or set keyframes.strategy=uniform",
             )
+        if rule.k and rule.strategy not in confidence.UNSCORED:
+            _check_scores(sample, rule.strategy)
         return confidence.keyframes(penalty, rule.k, rule.strategy, rng, rule.threshold)
+
+
+def _check_scores(sample: TrainingSample, rule: Strategy) -> None:
+    """Raises UserError for scores of captions where the rule is of images alone, or the reverse.
+
+    Of a sample without captions there are no others than those of images alone.
+    """
+    scored_by = sample.meta.get("scored_by")
+    if rule == "visual" and scored_by == "captions":
+        raise UserError(
+            f"keyframes.strategy visual needs scores of images alone, and {sample.key} has those "
+            "of its captions",
+            "Build the shards with keyframes.strategy=visual",
+        )
+    if rule != "visual" and scored_by == "likeness" and sample.meta.get("captions"):
+        raise UserError(
+            f"keyframes.strategy {rule} needs scores of the captions, and {sample.key} has those "
+            "of images alone",
+            f"Set keyframes.strategy=visual, or build the shards with keyframes.strategy={rule}",
+        )
 
 
 @dataclass(frozen=True)

@@ -252,6 +252,34 @@ def test_a_rule_that_does_not_draw_needs_its_own_images(
         make([image_sample(*frames[1:])], [np.random.default_rng(0)])
 
 
+@pytest.mark.parametrize(
+    ("rule", "scored_by", "captions", "refused"),
+    [
+        ("visual", "captions", ["it moved"], True),
+        ("visual", "likeness", ["it moved"], False),
+        ("confidence", "captions", ["it moved"], False),
+        ("confidence", "likeness", ["it moved"], True),
+        ("top", "likeness", ["it moved"], True),
+        ("top", "likeness", [], False),  # without captions there is nothing else
+        ("uniform", "likeness", ["it moved"], False),
+        ("random", "captions", ["it moved"], False),
+    ],
+)
+def test_a_rule_takes_scores_of_its_own_kind(
+    rule: Any, scored_by: str, captions: list[str], refused: bool
+) -> None:
+    """Keeps away: an ablation of `visual` against `confidence` that trains the same run twice."""
+    one = sample()
+    meta = {**one.meta, "scored_by": scored_by, "captions": captions}
+    one = dataclasses.replace(one, meta=meta)
+    make = ProcedureBatches("tokens", Keyframes(strategy=rule, k=1), Masks(), 4)
+    if refused:
+        with pytest.raises(UserError, match=f"strategy {rule} needs scores of .* has those of"):
+            make([one], rngs(1))
+    else:
+        assert make([one], rngs(1))["tokens"].shape == (1, 3 * 4)
+
+
 def test_text_is_cut_and_padded_without_marks() -> None:
     ids = batches.text_ids("the small red cylinder has been moved", 5)
     assert ids.tolist() == [518, 2442, 736, 22092, 791]
