@@ -6,9 +6,10 @@ this interface. `cc_train.loading` loads the captioner of a run, or of an export
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -113,6 +114,26 @@ class ReadsEntities(CaptionModel, Protocol):
         entities: names for each pair, best first; None where none are known.
         """
         ...
+
+
+@runtime_checkable
+class LooksAgain(Protocol):
+    """A captioner whose scores and attention cost a pass of their own. text_only: leave it out."""
+
+    text_only: bool
+
+
+@contextmanager
+def text_only(captioner: object) -> Iterator[None]:
+    """Captions without scores and attention in this block, where these cost a pass."""
+    if not isinstance(captioner, LooksAgain):
+        yield
+        return
+    captioner.text_only = True
+    try:
+        yield
+    finally:
+        captioner.text_only = False
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ from cc_train.options import device_option, json_scores_option, protocol_option,
 @click.option(
     "--cache",
     metavar="DIR",
-    help="Folder of stored answers, with a folder for each server; default: OUT/answers.",
+    help="Folder of stored answers, another one for each server; default: OUT/answers.",
 )
 @click.option(
     "--limit", type=click.IntRange(1), help="Ask about at most this many samples, for a trial."

@@ -187,11 +187,10 @@ def write(
 ) -> None:
     """Writes all files of an evaluation into the folder `out`, which it creates.
 
-    uncaptioned: pairs without references, which references.json then lists.
+    Readers begin with scores.json: it is removed first and written last, so that they never see the
+    scores of one evaluation with the captions of another. uncaptioned: pairs without references,
+    which references.json then lists.
     """
-    coco.write(out, items, predictions)
-    coco.write_references(out / coco.REFERENCES, [*items, *uncaptioned])
-    storage.write_json(str(out / SCORES), result.to_json())
     item_scores = result.groups[TOTAL].items
     lines = [
         json.dumps(
@@ -209,8 +208,12 @@ def write(
         )
         for item in items
     ]
+    storage.remove(str(out / SCORES))
+    coco.write(out, items, predictions)
+    coco.write_references(out / coco.REFERENCES, [*items, *uncaptioned])
     storage.write_bytes(str(out / ITEMS), ("\n".join(lines) + "\n").encode())
     storage.write_bytes(str(out / TABLE), table(result).encode())
+    storage.write_json(str(out / SCORES), result.to_json())
 
 
 def _judged(item: Item, result: Evaluation) -> dict[str, Any]:

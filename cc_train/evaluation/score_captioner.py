@@ -9,7 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from cc_train.captioner import CaptionModel
+from cc_prep import storage
+from cc_train.captioner import CaptionModel, text_only
 from cc_train.data.shard_index import Entry
 from cc_train.evaluation import evaluation, faithfulness, protocols
 from cc_train.evaluation.captions import coco
@@ -47,6 +48,7 @@ def score(
     for note in masks.notes():
         console.print(note)
     if path is not None:
+        storage.remove(str(path / evaluation.SCORES))  # those of other captions
         coco.write(path, items, captions)
         written.write(path, masks.pngs)
     scores = evaluation.evaluate(items, captions, protocol=protocol)
@@ -74,8 +76,9 @@ def _captions(
     captions = predict(captioner, entries, beams, swapped)
     tracked = track(captions, title, len(entries), console=console, transient=True)
     texts = {}
-    for entry, (sample, caption) in zip(entries, tracked, strict=True):
-        texts[entry.key] = caption.text
-        if masks is not None:
-            masks.add(entry, sample, caption)
+    with text_only(captioner):
+        for entry, (sample, caption) in zip(entries, tracked, strict=True):
+            texts[entry.key] = caption.text
+            if masks is not None:
+                masks.add(entry, sample, caption)
     return texts

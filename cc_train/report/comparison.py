@@ -39,8 +39,8 @@ def compare(
     rows = [*ours, *(published_rows.of_dataset(dataset) if dataset else ())]
     tables, gains = side_by_side.tables(rows), side_by_side.intervals(ours)
     notes = side_by_side.notes(rows)
-    if dataset is not None and not mixed:
-        notes = [*published_rows.unchecked(dataset, ours), *notes]
+    if dataset is not None:
+        notes = [*published_rows.unchecked(dataset, ours, mixed), *notes]
     if out is not None:
         names = " and ".join(row.name for row in ours) or f"published figures of {dataset}"
         title = names if len(ours) < 4 else f"{len(ours)} systems"

@@ -145,8 +145,11 @@ def _predictions(file: str) -> list[tuple[str, str]]:
 
 
 def _whole(text: str) -> str:
-    """A text with ? for half a pair of surrogates, which JSON may hold and no file can."""
-    return text.encode("utf-8", "replace").decode()
+    """A text with ? for half a pair of surrogates, which JSON may hold and no file can.
+
+    Raises TypeError for what is no text, such as null in place of a caption.
+    """
+    return str.encode(text, "utf-8", "replace").decode()
 
 
 def _row(row: Any) -> tuple[Any, Any]:
@@ -272,11 +275,11 @@ def _referenced(path: str, content: Any) -> list[dict[str, Any]]:
                 facts[_whole(str(image["id"]))] = {**known, **own, "captions": []}
             for row in content["annotations"]:
                 fact = facts.setdefault(_whole(str(row["image_id"])), {"captions": []})
-                fact["captions"].append(_whole(str(row["caption"])))
+                fact["captions"].append(_whole(row["caption"]))
         else:
             for id, captions in content.items():
                 texts = [captions] if isinstance(captions, str) else captions
-                facts[_whole(id)] = {"captions": [_whole(str(text)) for text in texts]}
+                facts[_whole(id)] = {"captions": [_whole(text) for text in texts]}
     except (TypeError, KeyError, AttributeError):
         raise UserError(
             f"{path}: no references", "Give COCO annotations or {id: [captions]}"

@@ -23,10 +23,10 @@ def score(
 ) -> Scores:
     """BLEU-1 to 4, METEOR, ROUGE-L, CIDEr and SPICE of predictions, as COCO's scorer has them.
 
-    predictions: captions by id, in the order of the references, or a file of any format that
-    `cc-train evaluate --predictions` reads. references: lists of captions by the same ids, in the
-    same order, or a file in COCO's format or {id: [captions]}. measures: those that are wanted;
-    METEOR and SPICE need Java.
+    predictions: captions by id, a list in the order of the references, or a file of any format that
+    `cc-train evaluate --predictions` reads. references: lists of captions by the same ids, a list
+    of lists, or a file in COCO's format or {id: [captions]}, for which predictions need ids.
+    measures: those that are wanted; METEOR and SPICE need Java.
 
     `Scores.corpus` has each measure × 100, `Scores.items` those of each id (of lists `0`, `1`, …),
     `Scores.left_out` says why a measure is missing, and `Scores.signature` is what a paper cites
@@ -41,6 +41,8 @@ def score(
     names = {id: id for id in known}
     if isinstance(references, str | os.PathLike):
         path = os.fspath(references)
+        if not isinstance(predictions, str | os.PathLike | Mapping):
+            raise UserError(f"a list of predictions for {path}", "Give {id: caption}")
         captions, items = coco.matched(
             captions, coco.read_references(path), uncaptioned=coco.read_uncaptioned(path)
         )

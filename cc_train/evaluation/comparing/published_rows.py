@@ -30,10 +30,10 @@ def of_dataset(dataset: str) -> list[Row]:
     return list(rows.values())
 
 
-def unchecked(dataset: str, ours: Sequence[Row]) -> list[str]:
+def unchecked(dataset: str, ours: Sequence[Row], mixed: bool = False) -> list[str]:
     """A note for each row of ours that follows no protocol of the data set.
 
-    Raises UserError for a row of another data set's protocol.
+    mixed: a row of another data set's protocol has a note too; else UserError is raised.
     """
     names = protocols.of_dataset(dataset)
     notes = []
@@ -46,10 +46,11 @@ def unchecked(dataset: str, ours: Sequence[Row]) -> list[str]:
                 f"rows is not checked{advice}"
             )
         elif protocol not in names:
-            raise UserError(
-                f"{row.name} is scored by the protocol {protocol}, not by one of {dataset}",
-                f"Give --dataset {protocols.get(protocol).dataset}, or --mixed",
-            )
+            other = f"{row.name} is scored by the protocol {protocol}, not by one of {dataset}"
+            if not mixed:
+                remedy = f"Give --dataset {protocols.get(protocol).dataset}, or --mixed"
+                raise UserError(other, remedy)
+            notes.append(f"{other}: the pairs and references are others")
     return notes
 
 

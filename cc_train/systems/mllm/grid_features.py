@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cc_prep.settings import Section
@@ -39,6 +39,12 @@ class Connector(Section):
     dropout: float = Field(0.1, ge=0, lt=1)
     feature_dropout: float = Field(0.0, ge=0, lt=1)
     rate: float = Field(1.0, gt=0)
+
+    @model_validator(mode="after")
+    def _heads_share_the_width(self) -> Connector:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is no multiple of heads {self.heads}")
+        return self
 
 
 class GridConnector(FeatureComparison):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cc_prep.errors import UserError
-from cc_train.captioner import CaptionModel
+from cc_train.captioner import CaptionModel, text_only
 from cc_train.evaluation.validation import CRITERION
 from cc_train.layers.caption_loss import caption_loss
 from cc_train.systems.mllm import attention_loss, attention_tap, families
@@ -140,11 +140,8 @@ class MllmObjective(Objective):
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
         assert isinstance(network, MllmCaptioner)
-        network.text_only = True
-        try:
+        with text_only(network):
             return self.score(network), None
-        finally:
-            network.text_only = False
 
 
 def _is_spared(name: str) -> bool:

@@ -36,9 +36,12 @@ class Masks(Section):
     aspect: float = Field(2.0, ge=1)
 
     @model_validator(mode="after")
-    def _sums_to_one(self) -> Masks:
+    def _are_chances(self) -> Masks:
         if not math.isclose(sum(self.chances), 1.0, abs_tol=1e-6):
             raise ValueError("the chances of the masks do not sum to 1")
+        for name, (low, high) in (("keep_prob", self.keep_prob), ("box_area", self.box_area)):
+            if not 0 <= low <= high <= 1:
+                raise ValueError(f"{name} is [{low:g}, {high:g}], not two rising shares of 0 to 1")
         return self
 
     @property

@@ -46,6 +46,6 @@ def test_code_in_a_folder_is_never_run(
         "class EvilProcessor:\n    pass\n"
     )
     monkeypatch.setattr("builtins.input", lambda *_: "y")
-    with pytest.raises(UserError, match="contains custom code|Unrecognized processing class"):
+    with pytest.raises(UserError, match=r"contains custom code|Unrecognized processing class"):
         loading.read_config(code) if kind == "training" else local._load(code, torch.float32)
     assert not (tmp_path / "ran").exists()

@@ -19,6 +19,7 @@ from cc_train.report import comparison as comparison_page
 from cc_train.report import latex, page
 from cc_train.sharing import model_card
 from tests.commands import Done, cc_train
+from tests.conftest import ROOT
 
 FACTS = [
     {"key": f"k{i}", "image_id": f"{i}.png", "kind": kind, "change_type": None,
@@ -168,6 +169,18 @@ def test_marks_and_details_are_shown(runs: list[str], tmp_path: Path) -> None:
 
 def compare(*options: object) -> Done:
     return cc_train("compare", *options)
+
+
+def test_mixed_scores_have_a_note_beside_published_rows(tmp_path: Path) -> None:
+    """Keeps away: another data set's scores among published rows without a word."""
+    zoo = ROOT / "zoo/ddla-spot"  # scored by a protocol of Spot-the-Diff
+    done = compare(zoo, "--dataset", "clevr")
+    assert done.returncode == 2
+    done = compare(zoo, "--dataset", "clevr", "--mixed")
+    assert done.returncode == 0, done.stderr
+    assert "by the protocol spot-single, not by one of clevr: the pairs and" in done.stdout
+    shown = compare(ROOT / "zoo/captioner-mini", "--dataset", "clevr", "--mixed").stdout
+    assert "whether it is scored on the pairs and references of the published rows" in shown
 
 
 def test_the_command(runs: list[str], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -185,3 +186,22 @@ def test_facts_of_another_version_are_read(run: Path) -> None:
     for name in ("report", "compare"):
         done = commands(run)[name]
         assert done.returncode == 0, (name, done.stderr)
+
+
+def test_an_evaluation_that_breaks_off_has_no_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: the scores of one evaluation with the captions of an earlier one."""
+    items = coco.items([{"key": "a", "kind": "change", "captions": ["it moved"]}])
+    for caption in ("it moved", "nothing"):
+        captions = {"a": caption}
+        result = evaluation.evaluate(items, captions, ["CIDEr"])
+        if caption == "it moved":
+            evaluation.write(tmp_path, result, items, captions)
+            assert (tmp_path / "scores.json").exists()
+            continue
+        with monkeypatch.context() as patch:
+            patch.setattr(evaluation, "table", Mock(side_effect=OSError("no space")))
+            with pytest.raises(OSError, match="no space"):
+                evaluation.write(tmp_path, result, items, captions)
+    assert not (tmp_path / "scores.json").exists()

@@ -138,3 +138,13 @@ def test_masks_come_as_often_as_they_should() -> None:
 def test_masks_that_do_not_sum_to_one() -> None:
     with pytest.raises(ValueError, match="sum to 1"):
         Masks(random=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "shares"),
+    [("keep_prob", (0.9, 0.1)), ("keep_prob", (5.0, 9.0)), ("box_area", (-1.0, 0.5))],
+)
+def test_shares_rise_from_0_to_1(name: str, shares: tuple[float, float]) -> None:
+    """Keeps away: a mask that shows everything, and a traceback from a loader worker."""
+    with pytest.raises(ValueError, match=f"{name} is .* not two rising shares"):
+        Masks(**{name: shares})

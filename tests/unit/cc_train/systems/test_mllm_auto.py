@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 
 from cc_prep.errors import UserError
+from cc_train.captioner import text_only
+from cc_train.systems.mllm import images
 from cc_train.systems.mllm.batches import AttentionControl
 from cc_train.systems.mllm.objective import MllmObjective
 from tests import small_mllm
@@ -37,6 +40,29 @@ def test_a_processor_and_our_table_make_the_same_of_a_pair(folder: Path) -> None
     (caption,) = auto.caption(small_mllm.pairs(1), entities=ENTITIES)
     assert caption.attention is not None
     assert caption.score is not None
+
+
+def test_a_processor_is_asked_once_for_each_question(folder: Path) -> None:
+    """Keeps away: two blank images through a processor for each sample of each batch."""
+    auto = small_mllm.captioner(folder, "qwen2_5_vl", model={"family": "auto"})
+    with patch.object(images, "chat_tokens", wraps=images.chat_tokens) as asked:
+        first = [auto.prompt_tokenizer.question(["a mug"]) for _ in range(3)]
+        other = auto.prompt_tokenizer.question(["a cup"])
+    assert asked.call_count == 2
+    assert first[0] == first[1] == first[2] != other
+    first[0].clear()  # what a caller does to its own list
+    assert auto.prompt_tokenizer.question(["a mug"]) == first[1]
+
+
+def test_scoring_a_captioner_costs_no_second_pass(folder: Path) -> None:
+    """Keeps away: attention and scores of each caption that an evaluation never reads."""
+    auto = small_mllm.captioner(folder, "qwen2_5_vl", model={"family": "auto"})
+    with text_only(auto):
+        (caption,) = auto.caption(small_mllm.pairs(1), entities=ENTITIES)
+    assert (caption.attention, caption.score) == (None, None)
+    (whole,) = auto.caption(small_mllm.pairs(1), entities=ENTITIES)
+    assert whole.attention is not None
+    assert whole.text == caption.text
 
 
 def test_a_processor_that_takes_any_size_is_asked_about_the_size_that_is_set(

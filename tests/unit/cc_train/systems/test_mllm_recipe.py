@@ -297,6 +297,12 @@ def test_what_is_damaged_in_a_sample_is_told_in_a_line(
         recipe._require_findings(chosen, entries)
 
 
+def test_heads_of_a_connector_share_its_width() -> None:
+    """Keeps away: a traceback in the first step, after the model was loaded."""
+    with pytest.raises(ValueError, match="width 16 is no multiple of heads 3"):
+        Connector(width=16, heads=3)
+
+
 def test_a_connector_starts_from_a_pair_captioner(folder: Path, shards: Path) -> None:
     """Keeps away: a connector that begins anew although a run was named; one of other features."""
     mini = stored_run.read(run_folder.locate("captioner-mini"))

@@ -37,6 +37,15 @@ def test_mappings_lists_and_files_give_the_same_scores(tmp_path: Path) -> None:
     assert lists.signature != scores.signature
 
 
+def test_a_list_has_no_order_beside_a_file(tmp_path: Path) -> None:
+    """Keeps away: a list that is taken for the ids 0, 1, …, which the file may have elsewhere."""
+    images = [{"id": 1}, {"id": 0}]
+    rows = [{"image_id": 1, "caption": "it moved"}, {"image_id": 0, "caption": "a dog"}]
+    (tmp_path / "r.json").write_text(json.dumps({"images": images, "annotations": rows}))
+    with pytest.raises(UserError, match=r"a list of predictions for .* Give \{id: caption"):
+        score(["it moved", "a dog"], tmp_path / "r.json", measures=FAST)
+
+
 def test_mistakes() -> None:
     with pytest.raises(UserError, match="no measure is named CIDEr-D"):
         score(PREDICTIONS, REFERENCES, measures=["CIDEr-D"])

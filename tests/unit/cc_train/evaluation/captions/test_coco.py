@@ -316,7 +316,13 @@ def test_half_a_pair_of_surrogates_is_evaluated(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [({"1": 3}, "no references"), ([], "no references|not one"), ({"1": []}, "not one reference")],
+    [
+        ({"1": 3}, "no references"),
+        ([], "no references|not one"),
+        ({"1": []}, "not one reference"),
+        ({"1": [None]}, "no references"),  # not the word None
+        ({"annotations": [{"image_id": 1, "caption": 5}]}, "no references"),
+    ],
 )
 def test_what_is_no_reference_file(tmp_path: Path, content: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
