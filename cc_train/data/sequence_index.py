@@ -55,12 +55,13 @@ class Sample:
 def expand(patterns: Sequence[str]) -> list[str]:
     """The shards that some patterns name, each once.
 
-    A pattern is a path, a URL, a glob or a brace expression. Raises UserError for a pattern without
-    an existing file, and for a glob that matches planned shards which are not finished yet.
+    A pattern is a path, a URL, a glob or a brace expression. Raises UserError for a brace without
+    the other one, for a pattern without an existing file, and for a glob that matches planned
+    shards which are not finished yet.
     """
     paths: list[str] = []
     for pattern in patterns:
-        for name in braceexpand.braceexpand(pattern):
+        for name in _braces(pattern):
             matches = storage.glob(name) if any(c in name for c in "*?[") else [name]
             if not matches or not all(storage.exists(path) for path in matches):
                 raise _none_of(name)
@@ -68,6 +69,15 @@ def expand(patterns: Sequence[str]) -> list[str]:
                 _check_finished(name, matches)
             paths += matches
     return list(dict.fromkeys(paths))
+
+
+def _braces(pattern: str) -> list[str]:
+    try:
+        return list(braceexpand.braceexpand(pattern))
+    except ValueError:
+        raise UserError(
+            f"{pattern}: a brace without the other one", "Write it as in train-{000000..000003}.tar"
+        ) from None
 
 
 def _none_of(pattern: str) -> UserError:

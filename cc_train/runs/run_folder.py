@@ -81,9 +81,9 @@ def _likely(folder: Path) -> str:
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Writes the files of a run. A run that resumes has them already; they stay as they are.
 
-    Without settings.json and checkpoints a run never began: its files are replaced.
+    Without checkpoints no step was taken: the files are replaced, as settings.json is.
     """
-    begun = (folder / SETTINGS).exists() or bool(checkpoints.steps(folder))
+    begun = bool(checkpoints.steps(folder))
     for name, content in files.items():
         if not begun or not (folder / name).exists():
             storage.write_bytes(str(folder / name), content)

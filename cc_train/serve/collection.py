@@ -9,7 +9,6 @@ DIR/.lock                   empty; whoever writes holds its lock, so that severa
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import json
 import re
@@ -19,12 +18,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import filelock
-
 from cc_prep import storage
 from cc_prep.errors import RejectedPair, UserError
 from cc_prep.media import images
 from cc_prep.records import CHANGE, NO_CHANGE
+from cc_prep.storage.file_lock import LockHeld, file_lock
 from cc_train.data import image_pairs
 from cc_train.evaluation.captions import ptb
 
@@ -34,7 +32,6 @@ KINDS = (CHANGE, NO_CHANGE)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 LOCK = ".lock"
 LOCK_SECONDS = 60.0  # others write a pair in far less
-NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)  # of a file system
 
 
 @dataclass(frozen=True)
@@ -135,30 +132,23 @@ class Collection:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[dict[str, Row]]:
         """The rows of the table, which no other thread or process changes during the block."""
-        with self._writing:
-            lock = filelock.FileLock(self.folder / LOCK)
+        with self._writing, contextlib.ExitStack() as held:
             try:
-                lock.acquire(timeout=LOCK_SECONDS)
-            except filelock.Timeout:
+                held.enter_context(file_lock(self.folder / LOCK, LOCK_SECONDS))
+            except LockHeld:
                 raise UserError(
                     f"{self.folder}: another program has held {LOCK} for {LOCK_SECONDS:.0f} s",
                     "End it, or wait for it",
                 ) from None
-            except NotImplementedError:
-                pass
             except OSError as error:
-                if error.errno not in NO_LOCKS:
-                    raise UserError(
-                        f"{self.folder / LOCK}: {error.strerror or error}",
-                        "Check the folder, and whether its disk is full",
-                    ) from None
-            try:
-                with self._reading:
-                    self._version = None  # whatever the times of its files say
-                    rows = self._refresh()
-                yield rows
-            finally:
-                lock.release()
+                raise UserError(
+                    f"{self.folder / LOCK}: {error.strerror or error}",
+                    "Check the folder, and whether its disk is full",
+                ) from None
+            with self._reading:
+                self._version = None  # whatever the times of its files say
+                rows = self._refresh()
+            yield rows
 
     def _paths(
         self, folder: str, id: str, extension: str, encoded: list[bytes], old: set[str]

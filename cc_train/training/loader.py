@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import importlib
+import multiprocessing
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,8 +28,9 @@ WORKER_DIED = (
 class Batches(Dataset[Any]):
     """The micro-batches of this rank by their number; a step has `grad_accum_steps` of them.
 
-    A refusal takes the place of a batch: what is raised in a loader worker comes out of torch with
-    the worker's traceback in place of its message. `raise_refusals` raises it.
+    An error that has a message of its own takes the place of a batch: what is raised in a loader
+    worker comes out of torch with the worker's traceback in place of the message. `raise_refusals`
+    raises it.
     """
 
     def __init__(self, source: Callable[[int], Any], count: int) -> None:
@@ -39,6 +44,9 @@ class Batches(Dataset[Any]):
             return self.source(number)
         except (UserError, JobFailed) as error:
             return error
+        except OSError as error:  # such as a shard that may not be read
+            plain = (error.errno, error.strerror, error.filename) if error.errno else (str(error),)
+            return OSError(*plain)  # one that can be handed over
 
 
 def steps(source: Source, settings: Loop, start: int, device: str) -> Iterator[list[Any]]:
@@ -52,12 +60,34 @@ def steps(source: Source, settings: Loop, start: int, device: str) -> Iterator[l
         pin_memory=device == "cuda",
         worker_init_fn=init_worker,
     )
+    if settings.loader_workers:
+        _end_workers_at_exit()
     batches: list[Any] = []
     for item in raise_refusals(loader, settings.loader_workers):
         batches.append(item)
         if len(batches) == each:
             yield batches
             batches = []
+
+
+@cache
+def _end_workers_at_exit() -> None:
+    """Kills loader workers that are left when the interpreter ends.
+
+    An error may keep the loader alive until then. multiprocessing would send each worker a SIGTERM,
+    which `init_worker` has it survive, and wait for it without a limit. What is registered later is
+    called earlier.
+    """
+    importlib.import_module("multiprocessing.util")  # which registers that
+    atexit.register(_end_workers)
+
+
+def _end_workers() -> None:
+    if hasattr(signal, "SIGCHLD"):  # by which torch hears of each death, and raises an error
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for worker in multiprocessing.active_children():
+        if worker.daemon:
+            worker.kill()
 
 
 def ahead(step_batches: Iterator[list[Any]], device: str) -> Iterator[list[Any]]:
@@ -125,15 +155,19 @@ def raise_refusals(loader: Iterable[Any], workers: int) -> Iterator[Any]:
     It does so through a socket, whose errors look like those of a store that a worker reads from;
     but what a worker itself raises says so.
     """
-    try:
-        for item in loader:
-            if isinstance(item, (UserError, JobFailed)):
-                raise item
-            yield item
-    except (ConnectionError, EOFError, FileNotFoundError) as error:
-        if workers == 0 or "in DataLoader worker process" in str(error):
-            raise
-        raise LoaderWorkerDied(WORKER_DIED) from None
+    items = iter(loader)
+    while True:
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        except (ConnectionError, EOFError, FileNotFoundError) as error:
+            if workers == 0 or "in DataLoader worker process" in str(error):
+                raise
+            raise LoaderWorkerDied(WORKER_DIED) from None
+        if isinstance(item, (UserError, JobFailed, OSError)):
+            raise item
+        yield item
 
 
 @contextmanager

@@ -48,17 +48,25 @@ def fit(
         worker is killed.
     """
     trainer = Trainer(objective, settings, config, run, ranks, device)
-    start = trainer.prepare(resume, source)
+    with trainer.held:
+        start = trainer.prepare(resume, source)
+        return _fit(trainer, source, start, console)
+
+
+def _fit(trainer: Trainer, source: Source, start: int, console: Console) -> dict[str, float]:
+    """The steps from `start` on, as `fit` says."""
+    settings, run, ranks = trainer.settings, trainer.run, trainer.ranks
     logger = None
     if ranks.first:
         run_folder.write_keys(run, source.keys, anew=start == 0)
         if start:
             _note_resuming(trainer, start, console)
-        others = open_loggers(settings.loggers, run, config)
+        others = open_loggers(settings.loggers, run, trainer.config)
         logger = MetricLogger(run, start, settings.steps, console, others)
     with _stoppable() as stop_asked, loader.dead_workers_reported():
         try:
-            steps = loader.ahead(loader.steps(source, settings, start, device), device)
+            batches = loader.steps(source, settings, start, trainer.device)
+            steps = loader.ahead(batches, trainer.device)
             steps = logger.watch(steps) if logger is not None else steps
             for step, items in enumerate(steps, start):
                 skipped = [key for item in items for key in _skipped(item)]
@@ -80,13 +88,16 @@ def fit(
 
 
 def _note_resuming(trainer: Trainer, start: int, console: Console) -> None:
-    before, steps = trainer.steps_before, trainer.settings.steps
+    before, steps = trainer.before.get("steps"), trainer.settings.steps
+    rates = trainer.before.get("learning_rate"), trainer.settings.learning_rate
     for what in trainer.damaged:
         console.print(f"passed over: {what}")
     if start == steps:
         console.print(f"all {steps} steps are done")
         return
     console.print(f"resuming at step {start}")
+    if rates[0] not in (None, rates[1]):
+        console.print(f"the learning rate was {rates[0]:g} and is {rates[1]:g} from here on")
     if before not in (None, steps) and trainer.settings.schedule != "constant":
         text = f"{before} steps became {steps}: the learning rate follows"
         console.print(f"{text} the schedule of all {steps}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.optim.swa_utils import AveragedModel
 from cc_prep import storage
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.provenance import differences
+from cc_prep.storage.file_lock import LockHeld, file_lock
 from cc_train.data.stream import Source
 from cc_train.distributed import Ranks
 from cc_train.runs import checkpoints, origin
@@ -28,6 +29,10 @@ from cc_train.training.interval import IntervalMeans
 from cc_train.training.loader import to_device
 from cc_train.training.objective import Objective
 from cc_train.training.settings import Loop, compute_dtype
+
+LOCK, LOCK_SECONDS = ".lock", 30.0  # loader workers of a killed training hold it some seconds more
+LEAST_SCALE = 2.0**-14  # of float16, after 30 steps without a finite gradient
+LOWER = "lower loop.learning_rate: the command then resumes from the last checkpoint, if any"
 
 
 class _Forward(nn.Module):
@@ -62,6 +67,11 @@ class Trainer:
         ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
         device: str = "cpu",
     ) -> None:
+        if objective.over == "batch" and settings.grad_accum_steps > 1:
+            raise UserError(
+                "this training's loss is over a whole batch, which cannot be accumulated",
+                "Set loop.grad_accum_steps=1, or a larger loop.batch_size with global_batch_size",
+            )
         self.objective, self.settings, self.run, self.ranks = objective, settings, run, ranks
         self.config, self.device = json.loads(json.dumps(config)), device
         self.optimisers = {
@@ -90,9 +100,10 @@ class Trainer:
         self.not_finite: list[str] = []  # the last validation's figures that were left out
         self.best: dict[str, float] = {}
         self.damaged: list[str] = []  # what is wrong with checkpoints that were not taken
-        self.steps_before: int | None = None  # that the run was to have until now
+        self.before: dict[str, Any] = {}  # the loop's settings until now
         self.signals: dict[str, float] = {}
         self.interval = IntervalMeans()
+        self.held = ExitStack()  # the lock of the run's folder, on the first rank
 
     @property
     def exported(self) -> nn.Module:
@@ -130,22 +141,33 @@ class Trainer:
         Its folder has the new settings then, which say of its start what those said.
         """
         path = self.run / SETTINGS
+        self._lock()
         resume.check_begun(self.run)
         if path.exists() and resume_mode == "never":
             raise UserError(f"{self.run}: already holds a run", "Give another --out")
         checkpoint, self.damaged = checkpoints.read_last(self.run)
         before: dict[str, Any] = {}
         if path.exists():
-            stream = {} if checkpoint is None else checkpoint.state.get("stream", {})
             before = resume.read_settings(path)
-            resume.check_same(before, self.config, self.run, stream)
-            self.steps_before = before.get("loop", {}).get("steps")
         config = self.config
-        if checkpoint is not None:
+        if checkpoint is not None:  # without one, no step is of the settings of before
+            resume.check_same(before, config, self.run, checkpoint.state.get("stream", {}))
+            self.before = before.get("loop", {})
             resume.check_steps(checkpoint.step, self.settings.steps, self.run)
             config = origin.with_start_of(before, config)
         storage.write_json(str(path), config)
         return checkpoint, before
+
+    def _lock(self) -> None:
+        """Takes the lock of the run's folder. Raises UserError while another training has it."""
+        self.run.mkdir(parents=True, exist_ok=True)
+        try:
+            self.held.enter_context(file_lock(self.run / LOCK, LOCK_SECONDS))
+        except LockHeld:
+            raise UserError(
+                f"{self.run}: another training is running in it",
+                "Wait for it, or give another --out",
+            ) from None
 
     def step(
         self, batches: Sequence[Any], step: int, signals: Mapping[str, float] | None = None
@@ -184,6 +206,8 @@ class Trainer:
                 self.scaler.step(optimiser)
             shares |= {name if name != "total" else phase: value for name, value in losses.items()}
         self.scaler.update()
+        if self.scaler.is_enabled() and self.scaler.get_scale() < LEAST_SCALE:
+            raise JobFailed(f"step {step}: no gradient is finite in float16; {LOWER}")
         self.objective.after_step(step)
         if self.averaged is not None:
             self.averaged.update_parameters(self.objective.network)
@@ -201,11 +225,6 @@ class Trainer:
         """Number of terms of each loss in the step, summed over all ranks (at least 1) and divided
         by the number of ranks.
         """
-        if self.objective.over == "batch" and len(batches) > 1:
-            raise UserError(
-                "this training's loss is over a whole batch, which cannot be accumulated",
-                "Set loop.grad_accum_steps=1, or a larger loop.batch_size with global_batch_size",
-            )
         each = [self.objective.denominators(batch) for batch in batches]
         own = {name: torch.stack([one[name] for one in each]).sum() for name in each[0]}
         if self.ranks.world == 1:
@@ -250,8 +269,7 @@ class Trainer:
         if math.isfinite(values[0]) and (math.isfinite(values[1]) or self.scaler.is_enabled()):
             return
         raise JobFailed(
-            f"step {step}: the {phase} loss is {values[0]}, its gradient {values[1]}; "
-            "the last checkpoint is good: lower loop.learning_rate"
+            f"step {step}: the {phase} loss is {values[0]}, its gradient {values[1]}; {LOWER}"
         )
 
     def validate(self, step: int) -> np.ndarray | None:

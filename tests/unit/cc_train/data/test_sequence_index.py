@@ -25,6 +25,13 @@ def shard(path: Path, keys: tuple[str, ...] = ("k-0",), size: int = 700) -> Path
     return path
 
 
+@pytest.mark.parametrize("pattern", ["train-{000..003.tar", "train-000}.tar"])
+def test_a_brace_without_the_other_one(pattern: str) -> None:
+    """Keeps away: twenty lines of traceback for a slip of the keyboard."""
+    with pytest.raises(UserError, match="a brace without the other one"):
+        sequence_index.expand([pattern])
+
+
 @pytest.mark.parametrize("size", [700, 512, 1])
 @pytest.mark.parametrize("missing", [1, BLOCK, 2 * BLOCK, 3 * BLOCK])
 def test_a_shard_without_its_whole_end(tmp_path: Path, size: int, missing: int) -> None:

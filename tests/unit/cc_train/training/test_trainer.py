@@ -88,7 +88,10 @@ def test_fewer_steps_than_are_done_are_refused(tmp_path: Path) -> None:
     Trainer(objective(), settings, {}, tmp_path).prepare("never", source)
     Trainer(objective(), settings, {}, tmp_path).save(2, source)
     fewer = Trainer(objective(), Loop(steps=1, device="cpu"), {}, tmp_path)
-    with pytest.raises(UserError, match="trained for 2 steps already, and is to end after 1"):
+    with (
+        fewer.held,
+        pytest.raises(UserError, match="trained for 2 steps already, and is to end after 1"),
+    ):
         fewer.prepare("auto", source)
     assert (
         Trainer(objective(), Loop(steps=2, device="cpu"), {}, tmp_path).prepare("auto", source) == 2
