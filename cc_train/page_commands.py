@@ -199,8 +199,8 @@ zoo_option = click.option(
 def zoo_add(**options: Any) -> None:
     """Adds a row: EVALUATION is a folder that `cc-train evaluate` wrote.
 
-    With --run it is the row of a system that we trained, and EVALUATION must be of the step of
-    RUN's best checkpoint (0 for an exported one). Without it, it is the row of captions of others,
+    With --run it is the row of a system that we trained, and EVALUATION must be of the weights of
+    RUN's best checkpoint. Without it, it is the row of captions of others,
     which we scored again; they are copied, unless --captions names the file and --captions-at the
     place where it is published.
 

@@ -202,6 +202,8 @@ def ordered(extensions: Iterable[str]) -> list[str]:
 
 def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
     """A sample from its members. Raises DamagedShard for any that does not hold what it should."""
+    if "tokens.npy" not in members and "f01.png" in members:
+        raise tar.DamagedShard(f"{key}: a sequence of `cc-prep interpolate`, not yet of `build`")
     try:
         meta = json.loads(members["json"])
         frames = meta["frames"]

@@ -217,7 +217,9 @@ def read_json_lines(path: str) -> list[Any]:
 def write_whole(path: str, durable: bool = True) -> Iterator[BinaryIO]:
     """A file for writing that appears under its name only when the block ends without an error.
 
-    durable: wait until the disk has it, so that a power cut cannot leave an empty file.
+    A link stays one, and what it names is replaced. A pipe, or another thing that is no regular
+    file, is written into directly. durable: wait until the disk has it, so that a power cut cannot
+    leave an empty file.
     """
     if is_remote(path):
         with tempfile.NamedTemporaryFile() as file:
@@ -228,6 +230,12 @@ def write_whole(path: str, durable: bool = True) -> Iterator[BinaryIO]:
                 object_store.call(path, lambda fs, key: fs.put_file(file.name, key))
         return
     path = local_path(path)
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        with open(path, "wb") as file:
+            yield file
+        return
+    if os.path.islink(path):
+        path = os.path.realpath(path)
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     temporary = os.path.join(
         os.path.dirname(path),

@@ -16,13 +16,16 @@ DIR/predicted_masks/   KEY.png of class ids, where the captioner masks; and true
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cc_prep import storage
+from cc_prep.errors import UserError
 from cc_train.evaluation import fact_scores, faithfulness, protocols, signature
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.captions.coco import CHANGE, STILL, Item
@@ -178,6 +181,16 @@ def swap_check(
     }
 
 
+def make_folder(out: Path) -> None:
+    """Makes the folder of an evaluation. Raises UserError."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if not os.access(out, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise UserError(f"{out}: {error.strerror}", "Give another --out") from None
+
+
 def write(
     out: Path,
     result: Evaluation,
@@ -208,6 +221,7 @@ def write(
         )
         for item in items
     ]
+    make_folder(out)
     storage.remove(str(out / SCORES))
     coco.write(out, items, predictions)
     coco.write_references(out / coco.REFERENCES, [*items, *uncaptioned])

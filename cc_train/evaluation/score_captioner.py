@@ -43,6 +43,8 @@ def score(
     if path is not None:
         written.check(path)
     check(entries, captioner.inputs, console)
+    if path is not None:
+        evaluation.make_folder(path)  # before the captions, which take long
     masks = SampleMasks(captioner.inputs.mask_classes, keep=path is not None)
     captions = _captions(captioner, entries, beams, False, console, masks)
     for note in masks.notes():

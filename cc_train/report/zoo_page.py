@@ -43,7 +43,15 @@ in %, with their 95 % intervals (EVALUATION, Facts).
 (`ROWS`). They use the default weights: `SYSTEM=procap` the package's small CLIP4IDC and VQGAN, and
 `SYSTEM=scorer` features of `efficientnet-lite0`, so neither is the published system.
 `PREPARE='--set tokenize.weights=FILE'` adds options to the preparation, `TRAIN='--steps 10'` to
-every training."""
+every training.
+
+Any other captioner, and captions of other systems, are evaluated first and then added. `--run` is
+what was evaluated, a training or an exported captioner; leave it out for captions of others:
+
+    cc-train evaluate RUN --shards 'out/mine/shards/test-*.tar'
+    cc-train zoo add RUN/evaluation --run RUN --name mine --system 'My captioner' \\
+      --dataset 'My data' --command 'cc-train pair --shards …' --zoo out/zoo
+    cc-train zoo page --zoo out/zoo --out out/zoo.md"""
 
 
 def write(zoo: Path, out: str) -> None:

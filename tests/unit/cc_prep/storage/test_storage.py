@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,29 @@ def test_one_of_many_creates_a_file(tmp_path: Path, remote: bool) -> None:
     storage.remove(path)
     assert storage.create_json(path, {"a": 3})
     storage.remove(path)
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    """Keeps away: results behind a link that silently stay old."""
+    (tmp_path / "disk").mkdir()
+    target, link = tmp_path / "disk/scores.json", tmp_path / "scores.json"
+    link.symlink_to(target)
+    for text in (b"first", b"second"):  # the first time the link names nothing yet
+        storage.write_bytes(str(link), text)
+        assert link.is_symlink()
+        assert target.read_bytes() == text
+    assert sorted(path.name for path in (tmp_path / "disk").iterdir()) == ["scores.json"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_written_into(tmp_path: Path) -> None:
+    """Keeps away: /dev/stdout replaced by a file."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    texts: list[bytes] = []
+    reader = threading.Thread(target=lambda: texts.append(pipe.read_bytes()))
+    reader.start()
+    storage.write_bytes(str(pipe), b"all of it")
+    reader.join(10)
+    assert texts == [b"all of it"]
+    assert pipe.is_fifo()

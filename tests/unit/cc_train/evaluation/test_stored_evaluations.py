@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from cc_prep.errors import UserError
 from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, metrics
@@ -205,3 +206,11 @@ def test_an_evaluation_that_breaks_off_has_no_scores(
             with pytest.raises(OSError, match="no space"):
                 evaluation.write(tmp_path, result, items, captions)
     assert not (tmp_path / "scores.json").exists()
+
+
+def test_an_evaluation_in_the_place_of_a_file_is_refused_first(tmp_path: Path) -> None:
+    """Keeps away: captions of an hour, and then "[Errno 20] Not a directory"."""
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(UserError, match=r"file/x: .*Give another --out"):
+        evaluation.make_folder(file / "x")
