@@ -117,7 +117,7 @@ def write(
             ranked=evaluation.ranked(scores["groups"]) if scores else [],
             cider_note=evaluation.cider_note(scores["groups"].values()) if scores else "",
             groups=groups,
-            notes=notes,
+            notes=[*_of_other_weights(folder, scores), *notes],
             settings=json.dumps(portable_settings.shown(settings), indent=1),
             words=_words(settings.get("text")),
             mask_colours=legend.VERDICTS,
@@ -127,6 +127,14 @@ def write(
     target = out or _default(run, folder)
     storage.write_bytes(target, page.encode("utf-8", "surrogatepass"))
     return target
+
+
+def _of_other_weights(folder: Path, scores: Mapping[str, Any] | None) -> list[str]:
+    """A note for scores of other weights than the best ones of a run; older scores name none."""
+    digest = (scores or {}).get("weights")
+    if digest is None or digest == storage.sha256(run_folder.best_model(folder)[0]):
+        return []
+    return ["The scores are of other weights than the best ones of this run: evaluate it again."]
 
 
 def _default(run: str, folder: Path) -> str:

@@ -58,7 +58,15 @@ def test_it_is_evaluated_reported_and_compared(tmp_path: Path, run: Path, shards
     (run / "evaluation").rename(path)
     done = cc_train("report", run, "--evaluation", path, "--out", tmp_path / "page.html")
     assert done.returncode == 0, done.stderr
-    assert "told apart" in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text()
+    assert "told apart" in page
+    assert "of other weights" not in page
+    scores = json.loads((path / "scores.json").read_text())
+    (path / "scores.json").write_text(json.dumps({**scores, "weights": "0" * 64}))
+    done = cc_train("report", run, "--evaluation", path, "--out", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    assert "The scores are of other weights than" in (tmp_path / "page.html").read_text()
+    (path / "scores.json").write_text(json.dumps(scores))
     path.rename(run / "evaluation")
     done = cc_train("compare", run, run, "--out", tmp_path / "compare.html")
     assert done.returncode == 0, done.stderr
