@@ -106,9 +106,9 @@ def faults(manifest: Manifest) -> list[str]:
         captioned = {
             n[:-4] for n in storage.list_files(storage.join(root, f"{prefix}captions"), ".txt")
         }
-        strays = sorted(captioned - (names[0] & names[1]))
+        strays = sorted(captioned - (names[0] | names[1]))
         problems += [f"{prefix}captions/{name}.txt belongs to no pair" for name in strays]
-        unknown = sorted(_unchanged(root, prefix) - (names[0] & names[1]))
+        unknown = sorted(_unchanged(root, prefix) - (names[0] | names[1]))
         problems += [f"{prefix}{UNCHANGED}: {name} is the name of no pair" for name in unknown]
         for folder in (*sides, *masks.FOLDERS):
             problems += annotation_files.image_faults(root, f"{prefix}{folder}")

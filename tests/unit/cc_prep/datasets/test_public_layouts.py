@@ -177,6 +177,7 @@ def test_folders(tmp_path: Path) -> None:
     assert second.captions == ("a tree grew", "there is a tree")
     image(tmp_path / "val/before/alone.png")
     (tmp_path / "val/captions/none.txt").write_text("x")
+    (tmp_path / "val/captions/alone.txt").write_text("of a pair without its image after")
     assert datasets.reader(settings).faults(settings) == [
         "val/before/alone has no counterpart in val/after",
         "val/captions/none.txt belongs to no pair",
