@@ -10,7 +10,7 @@ import torch
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_train import distributed, systems
-from cc_train.runs import origin, run_folder
+from cc_train.runs import origin
 from cc_train.training.loop import fit
 from cc_train.training.settings import Loop, compute_dtype, pick_device
 from cc_train.training.task import Request
@@ -49,13 +49,12 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
         config = {**about, **values}
         if loop.precision == "bfloat16" and compute_dtype(loop.precision, device) == torch.float32:
             console.print("This processor only emulates bfloat16: layers compute in float32")
-        if ranks.first:
-            run_folder.write_files(request.run, task.files)
         return fit(
             task.objective,
             task.source,
             loop,
             config=config,
+            files=task.files,
             run=request.run,
             resume=request.resume,
             console=console,

@@ -33,6 +33,7 @@ def fit(
     settings: Loop,
     *,
     config: Mapping[str, Any],
+    files: Mapping[str, bytes] | None = None,
     run: Path,
     resume: str,
     console: Console,
@@ -42,7 +43,8 @@ def fit(
     """Trains up to `settings.steps` and returns the figures of the last validation, by name.
 
     source: gives each micro-batch of this rank by its number. config: all settings, written to
-        the run folder and into the weights. resume: `auto` resumes from the last checkpoint,
+        the run folder and into the weights. files: what the network needs besides, by name; also
+        written to the run folder. resume: `auto` resumes from the last checkpoint,
         `never` refuses a folder that has a run. device: of the objective. Raises UserError;
         JobFailed when a loss is not finite, on SIGTERM and Ctrl-C; LoaderWorkerDied when a loader
         worker is killed.
@@ -50,6 +52,8 @@ def fit(
     trainer = Trainer(objective, settings, config, run, ranks, device)
     with trainer.held:
         start = trainer.prepare(resume, source)
+        if ranks.first:
+            run_folder.write_files(run, files or {})
         return _fit(trainer, source, start, console)
 
 

@@ -104,6 +104,7 @@ def apart(rank: Ranks, folder: Path) -> Any:
     trainer.prepare("never", source)
     trainer.step([ROWS], 0)
     trainer.save(1, source)
+    trainer.held.close()  # as at the end of a training
     fresh = Trainer(Two(), Loop(steps=2, device="cpu"), {}, run, rank)
     pickled, broadcast = [], dist.broadcast_object_list
 
@@ -162,7 +163,9 @@ def chains(rank: Ranks, folder: Path) -> Any:
 def refused(rank: Ranks, folder: Path) -> Any:
     """The first rank finds a run; the second one does not see the folder."""
     run, source = folder / str(rank.rank), StatelessSource(lambda number: None)
-    Trainer(Two(), Loop(steps=2, device="cpu"), {}, run, rank).prepare("auto", source)
+    first = Trainer(Two(), Loop(steps=2, device="cpu"), {}, run, rank)
+    with first.held:
+        first.prepare("auto", source)
     return Trainer(Two(), Loop(steps=2, device="cpu"), {}, run, rank).prepare("never", source)
 
 

@@ -13,7 +13,7 @@ from cc_prep import weights
 from cc_prep.errors import UserError
 from cc_train import start, systems
 from cc_train.commands import train
-from cc_train.runs import run_folder
+from cc_train.runs import checkpoints, run_folder
 from cc_train.training.task import Request, Task
 from tests import toy_captioner
 
@@ -23,7 +23,7 @@ def test_files_of_a_run_that_never_began_are_replaced(tmp_path: Path) -> None:
     run_folder.write_files(tmp_path, {"words.json": b"old"})
     run_folder.write_files(tmp_path, {"words.json": b"new"})
     assert (tmp_path / "words.json").read_bytes() == b"new"
-    (tmp_path / run_folder.SETTINGS).write_text("{}")
+    checkpoints.write(tmp_path, 1, {}, {}, {}, {"figures": {}, "best": {}})
     run_folder.write_files(tmp_path, {"words.json": b"newer", "more.json": b"1"})
     assert (tmp_path / "words.json").read_bytes() == b"new", "a run that goes on has its own"
     assert (tmp_path / "more.json").read_bytes() == b"1"
