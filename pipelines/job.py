@@ -27,10 +27,10 @@ from pipelines import engine, estimates, fingerprint
 from pipelines.cluster.broken import BrokenDevices, without_devices
 from pipelines.cluster.pool import Pool, size_pool
 from pipelines.cluster.resources import may_grow
-from pipelines.interrupts import interruptible
 from pipelines.progress import Watcher, amount
 from pipelines.state import lock, sources
 from pipelines.state.account import Account, check_all_came_back
+from pipelines.state.interrupts import interruptible
 from pipelines.state.journal import State
 from pipelines.state.run import RunInfo
 from pipelines.step import MakeStep, Shard, remaining
