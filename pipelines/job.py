@@ -147,9 +147,10 @@ def _locked(
     spec: JobSpec, options: Options, pool: Pool, console: Console, held: lock.Held
 ) -> Summary:
     state = State(spec.folder)
-    plan = {shard.name: shard.count for shard in spec.shards}
+    plan = _pairs_by_shard(spec)
     account = Account(spec.format, spec.folder, plan)
     todo = _todo(spec, account, options)
+    account.make_again(shard.name for shard in todo)
     _check_disk(spec, todo)
     storage.remove_temporaries(spec.folder)
     storage.remove_temporaries(state.folder)
@@ -170,7 +171,7 @@ def _locked(
         console.print(_compute(spec.compute, todo, pool))
     try:
         if todo:
-            with Watcher(state, plan, console, account.finished, pool.workers):
+            with Watcher(state, plan, console, account.whole, pool.workers):
                 _run_workers(spec, todo, account, pool, console)
     except KeyboardInterrupt:
         if held.lost:
@@ -199,6 +200,10 @@ def _data(
     sources.note_other_root(spec.folder, old, spec.data, console)
     data = sources.joined(old, spec.data, {shard.split for shard in spec.shards})
     return {sources.KEY: data} if data else {}
+
+
+def _pairs_by_shard(spec: JobSpec) -> dict[str, int]:
+    return {shard.name: shard.count for shard in spec.shards}
 
 
 def _todo(spec: JobSpec, account: Account, options: Options) -> list[Shard]:
@@ -273,7 +278,7 @@ def _check_disk(spec: JobSpec, todo: Sequence[Shard]) -> None:
 
 
 def _resumable(account: Account, plan: dict[str, int]) -> str:
-    done = len(account.finished.keys() & plan.keys())
+    done = len(account.whole.keys() & plan.keys())
     return f"{done} of {len(plan)} shards are done, the same command resumes"
 
 
@@ -292,7 +297,7 @@ def _summary(folder: str, plan: dict[str, int], account: Account, shards_now: in
 
 
 def _print_plan(spec: JobSpec, options: Options, pool: Pool, console: Console) -> None:
-    account = Account(spec.format, spec.folder, (shard.name for shard in spec.shards))
+    account = Account(spec.format, spec.folder, _pairs_by_shard(spec))
     todo = _todo(spec, account, options)
     _check_disk(spec, todo)
     pairs = sum(shard.count for shard in spec.shards)

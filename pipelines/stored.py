@@ -211,7 +211,7 @@ def finished_shards(folder: str, kind: ShardFormat, command: str) -> dict[str, d
     if record is None or record.get("format") != kind.name:
         raise UserError(f"{folder}: no {kind.folder} there", f"Run: cc-prep {command}")
     if not record.get("complete"):
-        raise UserError(f"{folder}: not all planned shards are there", f"Run: cc-prep {command}")
+        raise UserError(f"{folder}: not all planned shards are finished", f"Run: cc-prep {command}")
     shards: dict[str, dict[str, Any]] = record["shards"]
     return shards
 
