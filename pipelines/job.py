@@ -154,6 +154,7 @@ def _locked(
     _check_disk(spec, todo)
     storage.remove_temporaries(spec.folder)
     storage.remove_temporaries(state.folder)
+    state.remove_journals(account.whole.keys() & plan.keys())
     planned = {**(state.plan() or {}), **plan}
     record = {
         "settings": {**spec.settings, "device": pool.device},
