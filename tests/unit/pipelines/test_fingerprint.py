@@ -144,3 +144,19 @@ def test_a_folder_of_features_may_be_given_in_two_ways(
     )
     with pytest.raises(UserError, match=r"features\.folder"):
         fingerprint.check_same_settings("out", by_name, fingerprint_of("features.folder=gg"))
+
+
+def test_folders_of_features_with_one_relative_path_are_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: features of two folders in one shard, since both are called `ff` from where the
+    command ran; and a job that is refused when it is resumed from elsewhere."""
+    recorded = {}
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        recorded[name] = fingerprint_of("features.folder=ff")
+    with pytest.raises(UserError, match=r"features\.folder: .*/a/ff → .*/b/ff"):
+        fingerprint.check_same_settings("out", recorded["a"], recorded["b"])
+    again = fingerprint_of(f"features.folder={tmp_path}/a/ff")
+    fingerprint.check_same_settings("out", recorded["a"], again)
