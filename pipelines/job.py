@@ -13,7 +13,7 @@ import re
 import signal
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.console import Console
@@ -70,8 +70,9 @@ class JobSpec:
     make_step: builds the step inside a worker, given the device. settings: all that decides the
         bytes except the pairs. bytes_a_pair: an estimate for the preflight. memory: the measured
         memory of a worker, in words. weight_files: see `provenance`. compute: the operations of
-        interpolating a pair, for jobs that interpolate. device_counts: whether the bytes may depend
-        on the device, which is false if no network runs. data: see `sources`.
+        interpolating a pair, for jobs that interpolate. has_network: whether the workers run a
+        network; if not, they take no GPU, and the bytes do not depend on the device. data: see
+        `sources`.
     """
 
     format: ShardFormat
@@ -85,7 +86,7 @@ class JobSpec:
     memory: str
     weight_files: dict[str, str] = field(default_factory=dict)
     compute: estimates.Compute | None = None
-    device_counts: bool = True
+    has_network: bool = True
     data: dict[str, Any] = field(default_factory=dict)
 
 
@@ -111,13 +112,14 @@ def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:
 
     Raises UserError before any work for mistakes that a user can fix, JobFailed if workers fail.
     """
+    if not spec.has_network:  # nothing that a GPU would make faster
+        options = replace(options, device="cpu")
     # What can be refused without Ray is refused at once.
     lock.refuse_if_held(spec.folder)
     _check_same_settings(spec)
-    free = engine.start()
     try:
         pool = size_pool(
-            free,
+            engine.start(),
             options.workers,
             spec.threads,
             options.device,
@@ -251,7 +253,7 @@ def _check_same_settings(spec: JobSpec, device: str | None = None) -> None:
         splits = spec.data.get("splits", ())
         sources.check_not_renamed(spec.folder, record, spec.shards, splits)
     old = {**record["settings"], "weights": record.get("weights", {})}
-    if device is None or not spec.device_counts:
+    if device is None or not spec.has_network:
         device = record["settings"].get("device")
     new = {**spec.settings, "device": device, "weights": spec.weights}
     fingerprint.check_same_settings(spec.folder, old, new)

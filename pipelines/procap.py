@@ -85,7 +85,7 @@ def import_frames(request: job.Request, source: str) -> job.Summary | None:
         bytes_a_pair=estimates.sequence_bytes(frames, (manifest.image_size or 224) ** 2, "png"),
         memory="a few sequences",
         data=sources.of_pairs(manifest, shards),
-        device_counts=False,
+        has_network=False,
     )
     return job.run(spec, request.options, request.console)
 
@@ -114,7 +114,7 @@ def import_scores(request: job.Request, source: str) -> job.Summary | None:
         bytes_a_pair=estimates.SCORE_BYTES,
         memory="the JSON file, read whole",
         data=sources.of_stored(manifest, folder),
-        device_counts=False,
+        has_network=False,
     )
     return job.run(spec, request.options, request.console)
 

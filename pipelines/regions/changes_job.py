@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from cc_prep import extras, storage
@@ -35,9 +34,6 @@ def changes(request: job.Request) -> job.Summary | None:
     shards = plan_pairs_or_sequences(request)
     planned = [shard for shard in shards if isinstance(shard, ShardPlan)]
     digests = find_weights(manifest)
-    options = request.options
-    if not digests:  # nothing that a GPU would make faster
-        options = replace(options, device="cpu")
     spec = job.JobSpec(
         format=change_shards.FORMAT,
         folder=storage.join(out, change_shards.FORMAT.folder),
@@ -49,11 +45,12 @@ def changes(request: job.Request) -> job.Summary | None:
         threads=manifest.changes.threads,
         bytes_a_pair=BYTES_A_PAIR,
         memory=MEMORY,
+        has_network=bool(digests),
         data=sources.of_pairs(manifest, planned)
         if planned
         else sources.of_stored(manifest, storage.join(out, sequences.FORMAT.folder)),
     )
-    return job.run(spec, options, request.console)
+    return job.run(spec, request.options, request.console)
 
 
 def plan_pairs_or_sequences(request: job.Request) -> Sequence[ShardPlan | ShardFromSequences]:
