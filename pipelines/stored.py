@@ -216,14 +216,32 @@ def finished_shards(folder: str, kind: ShardFormat, command: str) -> dict[str, d
     return shards
 
 
+def check_scores(
+    name: str, record: Mapping[str, Any], score_records: Mapping[str, Any], folder: str
+) -> int:
+    """The number of a shard's sequences, from the first, whose scores are in `folder`.
+
+    record, score_records: provenance of the sequences, and of the scores by shard. Raises UserError
+    if there are no scores of the shard, or if they are of other sequences.
+    """
+    remedy = "Run cc-prep score-frames again"
+    if name not in score_records:
+        raise UserError(f"{folder}: no scores of {name}", remedy)
+    scored = score_records[name]
+    count = int(scored["samples"] + scored["rejected"])
+    if scored.get("input_digest") != digest_of(record["sha256"], count):
+        raise UserError(f"{folder}: the scores of {name} are of other sequences", remedy)
+    return count
+
+
 def _digest_with_scores(
     name: str, record: dict[str, Any], count: int, score_records: dict[str, Any], folder: str
 ) -> str:
-    """The digest of sequences and scores. Raises UserError if the scores are of other sequences."""
-    remedy = "Run cc-prep score-frames again"
-    whole_digest, part_digest = (digest_of(record["sha256"], n) for n in (record["samples"], count))
-    if name not in score_records:
-        raise UserError(f"{folder}: no scores of {name}", remedy)
-    if score_records[name].get("input_digest") not in (whole_digest, part_digest):
-        raise UserError(f"{folder}: the scores of {name} are of other sequences", remedy)
-    return digest_of(part_digest, score_records[name]["sha256"])
+    """The digest of sequences and scores. Raises UserError if the scores do not cover them."""
+    scored = check_scores(name, record, score_records, folder)
+    if scored < count:
+        raise UserError(
+            f"{folder}: of {count} sequences of {name}, {scored} have scores",
+            "Run cc-prep score-frames without --limit, or with a larger one",
+        )
+    return digest_of(digest_of(record["sha256"], count), score_records[name]["sha256"])

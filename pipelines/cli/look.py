@@ -147,8 +147,12 @@ def card(path: str, licence: str | None) -> None:
     Example:
       cc-prep card out/clevr
     """
-    from cc_prep.inspect import dataset_card
+    from cc_prep.formats import training_shards
+    from cc_prep.inspect import dataset_card, verification
+    from pipelines.stored import finished_shards
 
+    folder = verification.find_one(path, training_shards.FORMAT)
+    finished_shards(folder, training_shards.FORMAT, "build")
     click.echo(dataset_card.write(path, licence))
 
 

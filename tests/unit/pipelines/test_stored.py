@@ -50,14 +50,14 @@ def sequences_folder(tmp_path: Path) -> str:
     return record(tmp_path / "sequences", shards, "cc-sequences")
 
 
-def scored(folder: Path, **digests: str) -> str:
-    """A folder of scores, each of the whole of its sequences, unless another digest is given."""
-    shards = {
-        name: {"sha256": f"t-{name}", "input_digest": sha256(f"s-{name}:{size}")}
-        for name, size in SIZES.items()
-    }
-    for name, digest in digests.items():
-        shards[name.replace("_", "-")]["input_digest"] = digest
+def scored(folder: Path, **counts: int) -> str:
+    """A folder of scores, each of the whole of its sequences, unless another count is given."""
+    shards = {}
+    for name, size in SIZES.items():
+        count = counts.get(name.replace("-", "_"), size)
+        digest = sha256(f"s-{name}:{count}")
+        shards[name] = {"sha256": f"t-{name}", "input_digest": digest, "samples": count - 1}
+        shards[name]["rejected"] = 1
     return record(folder / "scores", shards, "cc-scores")
 
 
@@ -134,19 +134,30 @@ def test_scores_take_part_in_the_digest(sequences_folder: str, tmp_path: Path) -
         assert shard.scores == f"{folder}/{shard.name}.parquet"
 
 
-def test_scores_are_of_the_whole_shard_or_of_the_part(
-    sequences_folder: str, tmp_path: Path
-) -> None:
-    folder = scored(tmp_path, train_000000=sha256("s-train-000000:2"))
-    [shard] = plan_from_sequences(sequences_folder, ["train"], 2, folder)
-    assert shard.digest() == sha256(f"{sha256('s-train-000000:2')}:t-train-000000")
-    with pytest.raises(UserError, match="scores of train-000000 are of other sequences"):
+def test_scores_are_of_the_whole_shard_or_of_a_part(sequences_folder: str, tmp_path: Path) -> None:
+    """Keeps away: "of other sequences" of scores of the same ones, and a remedy that is refused."""
+    folder = scored(tmp_path, train_000000=2)
+    for limit in (1, 2):
+        [shard] = plan_from_sequences(sequences_folder, ["train"], limit, folder)
+        assert shard.digest() == sha256(f"{sha256(f's-train-000000:{limit}')}:t-train-000000")
+    message = "of 3 sequences of train-000000, 2 have scores. Run cc-prep score-frames without"
+    with pytest.raises(UserError, match=message):
         plan_from_sequences(sequences_folder, ["train"], 3, folder)
     assert plan_from_sequences(sequences_folder, ["val"], 1, folder)[0].count == 1
 
 
+def test_scores_of_other_sequences_are_refused(sequences_folder: str, tmp_path: Path) -> None:
+    folder = scored(tmp_path)
+    shards = {name: {"samples": size, "sha256": "new"} for name, size in SIZES.items()}
+    record(tmp_path / "sequences", shards, "cc-sequences")
+    with pytest.raises(UserError, match="scores of train-000000 are of other sequences"):
+        plan_from_sequences(sequences_folder, ["train"], None, folder)
+
+
 def test_missing_scores_are_named(sequences_folder: str, tmp_path: Path) -> None:
-    shards = {"val-000000": {"sha256": "t", "input_digest": sha256("s-val-000000:2")}}
+    digest = sha256("s-val-000000:2")
+    one = {"sha256": "t", "input_digest": digest, "samples": 2, "rejected": 0}
+    shards = {"val-000000": one}
     folder = record(tmp_path / "scores", shards, "cc-scores")
     assert plan_from_sequences(sequences_folder, ["val"], None, folder)
     with pytest.raises(UserError, match="no scores of train-000000"):
