@@ -65,7 +65,7 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
             manifest.tokenize.threads,
             manifest.features.threads,
         ),
-        bytes_a_pair=estimates.training_bytes(manifest),
+        bytes_a_pair=estimates.training_bytes(manifest, first_pair),
         memory=(first_pair and estimates.interpolation_memory(manifest, first_pair)) or MEMORY,
         compute=estimates.compute(manifest, first_pair) if first_pair else None,
         has_network=_has_network(manifest, makes),
