@@ -56,7 +56,8 @@ def export(out: str, target: str, progress: Progress = no_progress) -> dict[str,
                 exporter.add_frames(sample, sample.frames())
                 count["sequences"] += 1
                 if sample.key in rows:
-                    exporter.add_scores(sample, scores.decode(rows[sample.key]))
+                    row = {"key": sample.key, **rows[sample.key]}
+                    exporter.add_scores(sample, scores.decode(row))
                     count["scores"] += 1
             progress(done, len(shards))
     return count

@@ -112,7 +112,10 @@ class ShardFromSequences(ShardFromStored):
         rows = dict(scores.read_shard(self.scores)) if self.scores is not None else {}
         for sequence in itertools.islice(sequences.read(self.sequences), self.count):
             row = rows.get(sequence.key)
-            yield sequence if row is None else replace(sequence, scores=scores.decode(row))
+            if row is not None:
+                decoded = scores.decode({"key": sequence.key, **row})
+                sequence = replace(sequence, scores=decoded)
+            yield sequence
 
 
 def plan_from_sequences(

@@ -16,7 +16,8 @@ from cc_prep.errors import UserError
 from cc_prep.formats import provenance, scores, sequences
 from cc_prep.formats.base import VERSIONS
 from cc_prep.formats.rejects import Reject
-from cc_prep.formats.tar import write_shard
+from cc_prep.formats.tar import DamagedShard, write_shard
+from cc_prep.inspect import verification
 from cc_prep.records import FrameScores, FrameSequence
 from pipelines.state.journal import Done
 from pipelines.step import remaining
@@ -206,6 +207,21 @@ def test_each_sequence_comes_with_its_own_scores(tmp_path: Path) -> None:
     *_, third = ShardFromSequences("train", "a", 3, "d", path, table).items()
     assert third.scores is not None
     assert (third.scores.bef_inter_sim == 2).all()
+
+
+def test_damaged_scores_are_named_by_their_key(tmp_path: Path) -> None:
+    """Keeps away: "None: its scores are not captions × frames", which names no row."""
+    path, table = str(tmp_path / "a.tar"), str(tmp_path / "a.parquet")
+    key = fakes.pair(0).key
+    row = {**scores.encode(frame_scores(0), np.zeros(3), [0], "x", "y"), "penalty": [0.0] * 5}
+    with write_shard(path) as (writer, _), scores.write_shard(table) as (rows, _):
+        frames = FrameSequence(fakes.pair(0), np.zeros((3, 8, 8, 3), np.uint8))
+        writer.add(key, sequences.encode(frames, "png", 90, {}))
+        rows.add(key, row)
+    with pytest.raises(DamagedShard, match=f"{key}: its scores are not captions × frames"):
+        list(ShardFromSequences("train", "a", 1, "d", path, table).items())
+    [fault] = verification._score_faults(key, row, 3, "png")
+    assert fault.startswith(f"{key}: its scores")
 
 
 def test_what_is_made_anew() -> None:
