@@ -12,6 +12,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats import provenance, scores, sequences, training_shards
 from cc_prep.manifest import IMPORTED, NONE, Features, Manifest
 from cc_prep.models import backbones
+from cc_prep.steps import interpolation
 from cc_prep.weights import networks
 from pipelines import estimates, fingerprint, interpolate, job, score_frames
 from pipelines.plan import ShardPlan, plan
@@ -64,9 +65,10 @@ def build(request: job.Request, source: str | None) -> job.Summary | None:
             manifest.tokenize.threads,
             manifest.features.threads,
         ),
-        bytes_a_pair=estimates.training_bytes(manifest),
+        bytes_a_pair=estimates.training_bytes(manifest, first_pair),
         memory=(first_pair and estimates.interpolation_memory(manifest, first_pair)) or MEMORY,
         compute=estimates.compute(manifest, first_pair) if first_pair else None,
+        has_network=_has_network(manifest, makes),
         data=sources.of_pairs(manifest, planned)
         if "interpolate" in makes
         else sources.of_stored(manifest, _input_folders(source_folder)[0]),
@@ -125,6 +127,17 @@ def _find_weights(
     digests |= _tokenizer_weights(manifest, console) | _feature_weights(manifest)
     unnamed = NONE if manifest.score.weights == NONE else IMPORTED
     return digests, next(iter(scorers), unnamed)
+
+
+def _has_network(manifest: Manifest, makes: frozenset[str]) -> bool:
+    """Whether a network runs, for the steps that are done here, the tokens or the features."""
+    features = manifest.features
+    return (
+        "score" in makes
+        or ("interpolate" in makes and interpolation.has_weights(manifest.interpolate))
+        or manifest.tokenize.weights != NONE
+        or (features.backbone != NONE and features.folder is None)
+    )
 
 
 def _tokenizer_weights(manifest: Manifest, console: Console) -> dict[str, str]:

@@ -42,31 +42,36 @@ def start() -> tuple[Resources, ...]:
     Raises UserError for an unreachable cluster, JobFailed if a local Ray does not start. If this
     process already has a Ray, it is used, and `stop` does not end it.
     """
+    address = os.environ.get("RAY_ADDRESS")
+    try:
+        if not ray.is_initialized():
+            _check_reachable(address)
+            _initialise(address)
+        logging.getLogger("ray").setLevel(logging.CRITICAL)
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+        return free_resources()
+    except BaseException as error:
+        stop()  # first of all, so that whatever is said next is seen
+        if not isinstance(error, Exception) or isinstance(error, UserError):
+            raise
+        raise _not_started(address, first_line(error)) from None
+
+
+def _initialise(address: str | None) -> None:
+    """Starts Ray or joins a cluster, with the output of this process diverted."""
     global _ours
-    if not ray.is_initialized():
-        address = os.environ.get("RAY_ADDRESS")
-        _check_reachable(address)
-        divert_output()
-        # Our blocks are plans and file names of some kilobytes, so a small object store will do.
-        local = {} if address else {"object_store_memory": OBJECT_STORE_BYTES}
-        _ours = True
-        try:
-            with _one_arena():
-                ray.init(
-                    address=address or "local",
-                    include_dashboard=False if not address else None,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    **local,
-                )
-        except BaseException as error:
-            stop()  # first of all, so that whatever is said next is seen
-            if not isinstance(error, Exception):
-                raise
-            raise _not_started(address, first_line(error)) from None
-    logging.getLogger("ray").setLevel(logging.CRITICAL)
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    return free_resources()
+    divert_output()
+    # Our blocks are plans and file names of some kilobytes, so a small object store will do.
+    local = {} if address else {"object_store_memory": OBJECT_STORE_BYTES}
+    _ours = True
+    with _one_arena():
+        ray.init(
+            address=address or "local",
+            include_dashboard=False if not address else None,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            **local,
+        )
 
 
 @contextmanager
@@ -84,8 +89,17 @@ def _one_arena() -> Iterator[None]:
 
 
 def _check_reachable(address: str | None) -> None:
-    """Tries to connect to a cluster's port: Ray itself would wait for many minutes."""
-    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    """Tries to connect to a cluster's port: Ray itself would wait for many minutes.
+
+    Raises UserError, also for an address of Ray Client, which does not tell the free resources of
+    each node.
+    """
+    if (address or "").startswith("ray://"):
+        raise UserError(
+            f"RAY_ADDRESS={address}: jobs do not run through Ray Client",
+            "Give HOST:PORT of the head node, such as 10.0.0.1:6379, on a node of the cluster",
+        )
+    host, colon, port = (address or "").rpartition(":")
     if not colon or not port.isdecimal():
         return
     try:

@@ -116,11 +116,12 @@ def interpolation_memory(manifest: Manifest, pair: ImagePair) -> str | None:
     )
 
 
-def training_bytes(manifest: Manifest) -> int:
-    """Estimated bytes of a sample of a training shard."""
+def training_bytes(manifest: Manifest, pair: ImagePair | None) -> int:
+    """Estimated bytes of a sample of a training shard; may read an image of a pair for its size."""
     frames, rule = 2**manifest.interpolate.depth + 1, manifest.keyframes
     stored_images = {"keyframes": rule.k + 2, "all": frames, "none": 0}[rule.images]
-    pixels = (manifest.image_size or UNKNOWN_SIDE) ** 2
+    unknown = (manifest.image_size or UNKNOWN_SIDE) ** 2
+    pixels = unknown if pair is None else _pixels(manifest, pair.before)
     tokens = 2 * frames * pixels // 256
     features = {"ends": 2, "keyframes": rule.k + 2, "all": frames}[manifest.features.frames]
     wide = 2 if manifest.features.precision == "float32" else 1

@@ -33,13 +33,16 @@ PAIR_FILES = ("split", "exclude")
 def recorded_settings(manifest: Manifest, keys: Iterable[str]) -> dict[str, object]:
     """The settings that decide an output's bytes, as its provenance records them.
 
-    A file of weights is recorded by its name and digest, so that it may be moved.
+    A file of weights is recorded by its name and digest, so that it may be moved; a folder of
+    features by its absolute path, since another folder may have the same relative one.
     """
     included = {*keys, *(("video",) if manifest.layout == "video" else ())}
     settings = manifest.model_dump(mode="json", include=included)
     for section in SECTIONS_WITH_WEIGHTS:
         if section in settings and settings[section]["weights"] is not None:
             settings[section]["weights"] = _weights_identity(settings[section]["weights"])
+    if settings.get("features", {}).get("folder"):
+        settings["features"]["folder"] = storage.absolute(settings["features"]["folder"])
     described = {
         "split": split_file.description(manifest),
         "exclude": exclusions.description(manifest),
@@ -121,7 +124,7 @@ def check_same_settings(folder: str, old: dict[str, Any], new: dict[str, Any]) -
 
 
 def _comparable(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with the absolute path of features.folder, which may be recorded as relative."""
+    """Settings with an absolute features.folder, which older versions recorded as given."""
     features = settings.get("features")
     if not isinstance(features, dict) or not features.get("folder"):
         return settings
@@ -138,6 +141,9 @@ def _completed(settings: dict[str, Any]) -> dict[str, Any]:
         if isinstance(settings.get(section), dict):
             defaults = Manifest.model_fields[section].default.model_dump(mode="json")
             completed[section] = {**defaults, **settings[section]}
+    if isinstance(settings.get("region_features"), dict):  # a part of the section entities
+        threads = Manifest.model_fields["entities"].default.threads
+        completed["region_features"] = {"threads": threads, **settings["region_features"]}
     return completed
 
 

@@ -38,6 +38,7 @@ def interpolate(request: job.Request) -> job.Summary | None:
         bytes_a_pair=estimates.interpolated_bytes(manifest, first_pair),
         memory=estimates.interpolation_memory(manifest, first_pair) or MEMORY,
         compute=estimates.compute(manifest, first_pair),
+        has_network=interpolation.has_weights(manifest.interpolate),
         data=sources.of_pairs(manifest, shards),
     )
     return job.run(spec, request.options, request.console)

@@ -13,7 +13,7 @@ import re
 import signal
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.console import Console
@@ -22,7 +22,6 @@ from cc_prep import storage
 from cc_prep.errors import JobFailed, StoreFailed, UserError
 from cc_prep.formats import provenance
 from cc_prep.formats.base import ShardFormat
-from cc_prep.interrupts import interruptible
 from cc_prep.manifest import Manifest
 from pipelines import engine, estimates, fingerprint
 from pipelines.cluster.broken import BrokenDevices, without_devices
@@ -31,6 +30,7 @@ from pipelines.cluster.resources import may_grow
 from pipelines.progress import Watcher, amount
 from pipelines.state import lock, sources
 from pipelines.state.account import Account, check_all_came_back
+from pipelines.state.interrupts import interruptible
 from pipelines.state.journal import State
 from pipelines.state.run import RunInfo
 from pipelines.step import MakeStep, Shard, remaining
@@ -70,8 +70,9 @@ class JobSpec:
     make_step: builds the step inside a worker, given the device. settings: all that decides the
         bytes except the pairs. bytes_a_pair: an estimate for the preflight. memory: the measured
         memory of a worker, in words. weight_files: see `provenance`. compute: the operations of
-        interpolating a pair, for jobs that interpolate. device_counts: whether the bytes may depend
-        on the device, which is false if no network runs. data: see `sources`.
+        interpolating a pair, for jobs that interpolate. has_network: whether the workers run a
+        network; if not, they take no GPU, and the bytes do not depend on the device. data: see
+        `sources`.
     """
 
     format: ShardFormat
@@ -85,7 +86,7 @@ class JobSpec:
     memory: str
     weight_files: dict[str, str] = field(default_factory=dict)
     compute: estimates.Compute | None = None
-    device_counts: bool = True
+    has_network: bool = True
     data: dict[str, Any] = field(default_factory=dict)
 
 
@@ -111,13 +112,14 @@ def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:
 
     Raises UserError before any work for mistakes that a user can fix, JobFailed if workers fail.
     """
+    if not spec.has_network:  # nothing that a GPU would make faster
+        options = replace(options, device="cpu")
     # What can be refused without Ray is refused at once.
     lock.refuse_if_held(spec.folder)
     _check_same_settings(spec)
-    free = engine.start()
     try:
         pool = size_pool(
-            free,
+            engine.start(),
             options.workers,
             spec.threads,
             options.device,
@@ -147,12 +149,14 @@ def _locked(
     spec: JobSpec, options: Options, pool: Pool, console: Console, held: lock.Held
 ) -> Summary:
     state = State(spec.folder)
-    plan = {shard.name: shard.count for shard in spec.shards}
+    plan = _pairs_by_shard(spec)
     account = Account(spec.format, spec.folder, plan)
     todo = _todo(spec, account, options)
+    account.make_again(shard.name for shard in todo)
     _check_disk(spec, todo)
     storage.remove_temporaries(spec.folder)
     storage.remove_temporaries(state.folder)
+    state.remove_journals(account.whole.keys() & plan.keys())
     planned = {**(state.plan() or {}), **plan}
     record = {
         "settings": {**spec.settings, "device": pool.device},
@@ -170,7 +174,7 @@ def _locked(
         console.print(_compute(spec.compute, todo, pool))
     try:
         if todo:
-            with Watcher(state, plan, console, account.finished, pool.workers):
+            with Watcher(state, plan, console, account.whole, pool.workers):
                 _run_workers(spec, todo, account, pool, console)
     except KeyboardInterrupt:
         if held.lost:
@@ -199,6 +203,10 @@ def _data(
     sources.note_other_root(spec.folder, old, spec.data, console)
     data = sources.joined(old, spec.data, {shard.split for shard in spec.shards})
     return {sources.KEY: data} if data else {}
+
+
+def _pairs_by_shard(spec: JobSpec) -> dict[str, int]:
+    return {shard.name: shard.count for shard in spec.shards}
 
 
 def _todo(spec: JobSpec, account: Account, options: Options) -> list[Shard]:
@@ -245,7 +253,7 @@ def _check_same_settings(spec: JobSpec, device: str | None = None) -> None:
         splits = spec.data.get("splits", ())
         sources.check_not_renamed(spec.folder, record, spec.shards, splits)
     old = {**record["settings"], "weights": record.get("weights", {})}
-    if device is None or not spec.device_counts:
+    if device is None or not spec.has_network:
         device = record["settings"].get("device")
     new = {**spec.settings, "device": device, "weights": spec.weights}
     fingerprint.check_same_settings(spec.folder, old, new)
@@ -273,7 +281,7 @@ def _check_disk(spec: JobSpec, todo: Sequence[Shard]) -> None:
 
 
 def _resumable(account: Account, plan: dict[str, int]) -> str:
-    done = len(account.finished.keys() & plan.keys())
+    done = len(account.whole.keys() & plan.keys())
     return f"{done} of {len(plan)} shards are done, the same command resumes"
 
 
@@ -292,7 +300,7 @@ def _summary(folder: str, plan: dict[str, int], account: Account, shards_now: in
 
 
 def _print_plan(spec: JobSpec, options: Options, pool: Pool, console: Console) -> None:
-    account = Account(spec.format, spec.folder, (shard.name for shard in spec.shards))
+    account = Account(spec.format, spec.folder, _pairs_by_shard(spec))
     todo = _todo(spec, account, options)
     _check_disk(spec, todo)
     pairs = sum(shard.count for shard in spec.shards)

@@ -64,8 +64,9 @@ class ShardPlan:
             raise larger_already(self.name, f"{done.pairs} pairs", len(self.pairs))
         if done.input_digest != self.digest(done.pairs):
             raise UserError(
-                f"the pairs of {self.name} changed since it was made (names, captions, labels or "
-                "masks), or it was made from sequences that are gone",
+                f"the pairs of {self.name} changed since it was made (names, captions, labels, "
+                "masks or true frames, or a video that could not be opened then), or it was made "
+                "from sequences that are gone",
                 "Give another --out, or interpolate again if the sequences are gone",
             )
         if done.pairs < len(self.pairs) or (retry_rejects and done.rejects):

@@ -23,34 +23,43 @@ from pipelines import estimates, fingerprint, job
 from pipelines.plan import plan
 from pipelines.state import sources
 from pipelines.step import Members
-from pipelines.stored import plan_from_sequences
+from pipelines.stored import check_scores, finished_shards, plan_from_sequences
 
 
 def export(out: str, target: str, progress: Progress = no_progress) -> dict[str, int]:
     """Writes OUT/sequences and OUT/scores as ProCap's files; returns the counts of each.
 
-    Raises UserError and DamagedShard.
+    Raises UserError, also if one of these jobs has not ended or the scores are of other sequences,
+    and DamagedShard.
     """
     folder = verification.find_one(out, sequences.FORMAT)
     record = provenance.read(folder)
     assert record is not None
+    shards = finished_shards(folder, sequences.FORMAT, sources.maker(record).partition(" ")[2])
     names = Names(record["settings"]["name"], record["settings"]["layout"])
     score_folder = storage.join(out, scores.FORMAT.folder)
     with_scores = provenance.read(score_folder) is not None
-    if not with_scores:  # said before hours of work
+    if with_scores:
+        scored = finished_shards(score_folder, scores.FORMAT, "score-frames")
+        for name, one in shards.items():
+            if one["samples"]:
+                check_scores(name, one, scored, score_folder)
+    else:  # said before hours of work
         procap.refuse_others(target, [names.scores])
     count = {"sequences": 0, "scores": 0}
     with procap.exporting(target, names) as exporter:
-        for done, shard in enumerate(sorted(record["shards"]), 1):
+        for done, shard in enumerate(sorted(shards), 1):
             table = storage.join(score_folder, scores.FORMAT.file(shard))
-            rows = dict(scores.read_shard(table)) if with_scores else {}
+            has_rows = with_scores and shards[shard]["samples"]
+            rows = dict(scores.read_shard(table)) if has_rows else {}
             for sample in sequences.read(storage.join(folder, sequences.FORMAT.file(shard))):
                 exporter.add_frames(sample, sample.frames())
                 count["sequences"] += 1
                 if sample.key in rows:
-                    exporter.add_scores(sample, scores.decode(rows[sample.key]))
+                    row = {"key": sample.key, **rows[sample.key]}
+                    exporter.add_scores(sample, scores.decode(row))
                     count["scores"] += 1
-            progress(done, len(record["shards"]))
+            progress(done, len(shards))
     return count
 
 
@@ -85,7 +94,7 @@ def import_frames(request: job.Request, source: str) -> job.Summary | None:
         bytes_a_pair=estimates.sequence_bytes(frames, (manifest.image_size or 224) ** 2, "png"),
         memory="a few sequences",
         data=sources.of_pairs(manifest, shards),
-        device_counts=False,
+        has_network=False,
     )
     return job.run(spec, request.options, request.console)
 
@@ -114,7 +123,7 @@ def import_scores(request: job.Request, source: str) -> job.Summary | None:
         bytes_a_pair=estimates.SCORE_BYTES,
         memory="the JSON file, read whole",
         data=sources.of_stored(manifest, folder),
-        device_counts=False,
+        has_network=False,
     )
     return job.run(spec, request.options, request.console)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
+from cc_prep.errors import StoreFailed
 from cc_prep.words import counted
 from pipelines.state.journal import Done, State
 
@@ -68,6 +70,7 @@ class Watcher:
         self.workers, self.waited = workers, False
         self.state, self.plan, self.console, self.finished = state, plan, console, finished
         self.started, self.first = time.monotonic(), count(state, plan, finished)
+        self.latest = self.first
         self.stop, self.pause = threading.Event(), POLL_SECONDS
         self.thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -118,9 +121,11 @@ class Watcher:
             self.waited = True
 
     def counts(self) -> Counts:
-        """The present counts, from the job's files."""
+        """The present counts, from the job's files; the latest ones if these cannot be read."""
         began = time.monotonic()
-        now = count(self.state, self.plan, self.finished)
+        with contextlib.suppress(OSError, StoreFailed):  # the next look may succeed
+            self.latest = count(self.state, self.plan, self.finished)
+        now = self.latest
         if now.finished < self.first.finished:
             # A shard that an earlier run left unfinished starts again, and so does the rate.
             self.started, self.first = time.monotonic(), now

@@ -112,7 +112,10 @@ class ShardFromSequences(ShardFromStored):
         rows = dict(scores.read_shard(self.scores)) if self.scores is not None else {}
         for sequence in itertools.islice(sequences.read(self.sequences), self.count):
             row = rows.get(sequence.key)
-            yield sequence if row is None else replace(sequence, scores=scores.decode(row))
+            if row is not None:
+                decoded = scores.decode({"key": sequence.key, **row})
+                sequence = replace(sequence, scores=decoded)
+            yield sequence
 
 
 def plan_from_sequences(
@@ -211,19 +214,37 @@ def finished_shards(folder: str, kind: ShardFormat, command: str) -> dict[str, d
     if record is None or record.get("format") != kind.name:
         raise UserError(f"{folder}: no {kind.folder} there", f"Run: cc-prep {command}")
     if not record.get("complete"):
-        raise UserError(f"{folder}: not all planned shards are there", f"Run: cc-prep {command}")
+        raise UserError(f"{folder}: not all planned shards are finished", f"Run: cc-prep {command}")
     shards: dict[str, dict[str, Any]] = record["shards"]
     return shards
+
+
+def check_scores(
+    name: str, record: Mapping[str, Any], score_records: Mapping[str, Any], folder: str
+) -> int:
+    """The number of a shard's sequences, from the first, whose scores are in `folder`.
+
+    record, score_records: provenance of the sequences, and of the scores by shard. Raises UserError
+    if there are no scores of the shard, or if they are of other sequences.
+    """
+    remedy = "Run cc-prep score-frames again"
+    if name not in score_records:
+        raise UserError(f"{folder}: no scores of {name}", remedy)
+    scored = score_records[name]
+    count = int(scored["samples"] + scored["rejected"])
+    if scored.get("input_digest") != digest_of(record["sha256"], count):
+        raise UserError(f"{folder}: the scores of {name} are of other sequences", remedy)
+    return count
 
 
 def _digest_with_scores(
     name: str, record: dict[str, Any], count: int, score_records: dict[str, Any], folder: str
 ) -> str:
-    """The digest of sequences and scores. Raises UserError if the scores are of other sequences."""
-    remedy = "Run cc-prep score-frames again"
-    whole_digest, part_digest = (digest_of(record["sha256"], n) for n in (record["samples"], count))
-    if name not in score_records:
-        raise UserError(f"{folder}: no scores of {name}", remedy)
-    if score_records[name].get("input_digest") not in (whole_digest, part_digest):
-        raise UserError(f"{folder}: the scores of {name} are of other sequences", remedy)
-    return digest_of(part_digest, score_records[name]["sha256"])
+    """The digest of sequences and scores. Raises UserError if the scores do not cover them."""
+    scored = check_scores(name, record, score_records, folder)
+    if scored < count:
+        raise UserError(
+            f"{folder}: of {count} sequences of {name}, {scored} have scores",
+            "Run cc-prep score-frames without --limit, or with a larger one",
+        )
+    return digest_of(digest_of(record["sha256"], count), score_records[name]["sha256"])

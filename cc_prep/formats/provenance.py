@@ -6,7 +6,7 @@ weights                  SHA-256 of each by name
 weight_files             where each file of weights lay that has no name of ours; noted only
 data                     the data of its pairs, see `pipelines/state/sources.py`
 software                 versions, and the GPUs that the driver's machine has; noted, not enforced
-complete                 whether every planned shard is there
+complete                 whether every planned shard is there with all its pairs
 planned                  pairs by shard
 shards                   samples, rejected, bytes and SHA-256 by shard
 """

@@ -216,7 +216,7 @@ def _sequence_faults(key: str, members: dict[str, bytes], frames: int, codec: st
 
 def _score_faults(key: str, row: scores.Row, frames: int, codec: str) -> list[str]:
     try:
-        frame_scores = scores.decode(row)
+        frame_scores = scores.decode({"key": key, **row})
     except tar.DamagedShard as error:
         return [str(error)]
     faults = []

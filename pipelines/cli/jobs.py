@@ -190,9 +190,11 @@ def export_scorer(path: str, target: str, without_end: bool) -> None:
     """
     from cc_prep.formats import scorer, training_shards
     from cc_prep.inspect import verification
+    from pipelines.stored import finished_shards
 
     with damage_is_a_user_error(path), progress_bar("exporting") as progress:
         folder = verification.find_one(path, training_shards.FORMAT)
+        finished_shards(folder, training_shards.FORMAT, "build")
         count = scorer.export_folder(folder, target, not without_end, progress)
     images = counted(count["images"], "image")
     click.echo(f"{images} of {counted(count['pairs'], 'pair')} in {target}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,9 @@ from cc_prep.errors import JobFailed, UserError
 from cc_prep.words import counted
 from pipelines.cli.options import json_option
 from pipelines.cli.printing import damage_is_a_user_error, print_tree, progress_bar
+
+if TYPE_CHECKING:
+    from pipelines.state.journal import Done
 
 
 @click.command()
@@ -144,8 +147,12 @@ def card(path: str, licence: str | None) -> None:
     Example:
       cc-prep card out/clevr
     """
-    from cc_prep.inspect import dataset_card
+    from cc_prep.formats import training_shards
+    from cc_prep.inspect import dataset_card, verification
+    from pipelines.stored import finished_shards
 
+    folder = verification.find_one(path, training_shards.FORMAT)
+    finished_shards(folder, training_shards.FORMAT, "build")
     click.echo(dataset_card.write(path, licence))
 
 
@@ -178,10 +185,10 @@ def _print_status(folder: str, as_json: bool) -> None:
 
     state = State(folder)
     plan = state.plan() or {}
-    finished = state.done()
-    now, holder = count(state, plan, finished), lock.holder(folder)
-    done = finished.keys() & plan.keys()
-    begun = {journal.shard for journal in state.journals()} & plan.keys() - done
+    begun = {journal.shard for journal in state.journals()} & plan.keys()
+    whole = _whole(folder, plan, begun)
+    now, holder = count(state, plan, whole), lock.holder(folder)
+    done = whole.keys() & plan.keys()
     missing = sorted(plan.keys() - done - begun)
     figures = {
         "folder": folder,
@@ -206,3 +213,18 @@ def _print_status(folder: str, as_json: bool) -> None:
     print_tree(figures)
     if missing and len(missing) < len(plan):
         click.echo("missing: " + ", ".join(missing[:8]) + (" …" if len(missing) > 8 else ""))
+
+
+def _whole(folder: str, plan: dict[str, int], begun: set[str]) -> dict[str, Done]:
+    """The finished shards by name, without those that a worker has begun to make again."""
+    from cc_prep.formats import provenance
+    from cc_prep.inspect.verification import FORMATS
+    from pipelines.state.account import Account
+
+    record = provenance.read(folder)
+    if record is None:  # it is written before the first shard
+        return {}
+    kinds = {kind.name: kind for kind in FORMATS}
+    account = Account(kinds[record["format"]], folder, plan)
+    account.make_again(begun)
+    return account.whole

@@ -9,8 +9,8 @@ import click
 from cc_prep import __version__
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.tar import DamagedShard
-from cc_prep.interrupts import interruptible
 from pipelines.cli import data, jobs, look, splits, weights
+from pipelines.state.interrupts import interruptible
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -73,7 +73,12 @@ def job_options_without_networks(command: Callable[..., None]) -> Callable[..., 
 def _common_job_options(command: Callable[..., None], workers: str) -> Callable[..., None]:
     """The options of every job on Ray. workers: the help of --workers."""
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
+        click.option(
+            "--json",
+            "as_json",
+            is_flag=True,
+            help="Print the summary as JSON, one line for each folder that is written.",
+        ),
         click.option(
             "--dry-run",
             is_flag=True,

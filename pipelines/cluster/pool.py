@@ -60,7 +60,9 @@ def size_pool(
     else:
         most, unit = sum(node.cpus for node in nodes), "CPUs"
         count = workers or max(1, sum(node.cpus // threads for node in nodes))
-        pool = Pool(count, _cpus_of_each(nodes, count, threads), 0)
+        # Nodes that are yet to start are asked for with all the cores that the workers use.
+        cpus = threads if count > most else _cpus_of_each(nodes, count, threads)
+        pool = Pool(count, cpus, 0)
     if count > most and not believed:
         remedy = f"Use --workers {most} or fewer" if most else (
             "Wait until another job has ended; on a cluster that starts nodes when asked, say how "

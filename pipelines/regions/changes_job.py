@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from cc_prep import extras, storage
@@ -16,7 +15,7 @@ from pipelines import fingerprint, job
 from pipelines.plan import ShardPlan, plan
 from pipelines.regions.changes_step import FindChanges
 from pipelines.state import sources
-from pipelines.stored import ShardFromSequences, plan_from_sequences
+from pipelines.stored import ShardFromSequences, note_what_is_missing, plan_from_sequences
 
 BYTES_A_PAIR = 6_000  # measured: 2.2 kB at 112 px, most of it the tar's padding
 # Peak of a process with the step alone: 0.26 GB.
@@ -35,9 +34,6 @@ def changes(request: job.Request) -> job.Summary | None:
     shards = plan_pairs_or_sequences(request)
     planned = [shard for shard in shards if isinstance(shard, ShardPlan)]
     digests = find_weights(manifest)
-    options = request.options
-    if not digests:  # nothing that a GPU would make faster
-        options = replace(options, device="cpu")
     spec = job.JobSpec(
         format=change_shards.FORMAT,
         folder=storage.join(out, change_shards.FORMAT.folder),
@@ -49,17 +45,18 @@ def changes(request: job.Request) -> job.Summary | None:
         threads=manifest.changes.threads,
         bytes_a_pair=BYTES_A_PAIR,
         memory=MEMORY,
+        has_network=bool(digests),
         data=sources.of_pairs(manifest, planned)
         if planned
         else sources.of_stored(manifest, storage.join(out, sequences.FORMAT.folder)),
     )
-    return job.run(spec, options, request.console)
+    return job.run(spec, request.options, request.console)
 
 
 def plan_pairs_or_sequences(request: job.Request) -> Sequence[ShardPlan | ShardFromSequences]:
     """The shards of a request, from the sequences in its OUT where these hold exactly the images.
 
-    Raises UserError.
+    Prints notes on pairs that have no sequences. Raises UserError.
     """
     manifest, splits, limit = request.manifest, request.splits, request.limit
     sequence_folder = storage.join(storage.absolute(request.out), sequences.FORMAT.folder)
@@ -73,7 +70,16 @@ def plan_pairs_or_sequences(request: job.Request) -> Sequence[ShardPlan | ShardF
         )
         return plan(manifest, splits, limit)
     fingerprint.continue_from(manifest, sequence_folder, fingerprint.PLAN_KEYS)
-    return plan_from_sequences(sequence_folder, splits, limit)
+    shards = plan_from_sequences(sequence_folder, splits, limit)
+    note_what_is_missing(
+        shards,
+        sequence_folder,
+        manifest=manifest,
+        splits=splits,
+        limit=limit,
+        console=request.console,
+    )
+    return shards
 
 
 def find_weights(manifest: Manifest) -> dict[str, str]:

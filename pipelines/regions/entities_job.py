@@ -21,7 +21,7 @@ from pipelines.regions.findings import read_findings, with_findings
 from pipelines.regions.shards import TRAIN, plan_from_regions
 
 # Settings that decide the vectors; the others decide what is made of them.
-VECTOR_SETTINGS = ("retriever", "weights", "features", "regions", "view", "grow")
+VECTOR_SETTINGS = ("retriever", "weights", "features", "regions", "view", "grow", "threads")
 # Of a pair: three regions in two images with 248 channels each; measured 163 bytes of entities.
 VECTOR_BYTES, ENTITY_BYTES = 8_000, 400
 MEMORY = "not measured: the network, spaCy's pipeline, and 2 kB for each training region"
@@ -50,22 +50,20 @@ def find_vectors(request: job.Request) -> job.Summary | None:
     assert isinstance(section, dict)
     settings["region_features"] = {name: section[name] for name in VECTOR_SETTINGS}
     settings["changes"] = findings.settings["changes"]
-    return _run(
-        request,
-        bool(digests),
-        job.JobSpec(
-            format=region_features.FORMAT,
-            folder=storage.join(out, region_features.FORMAT.folder),
-            shards=with_findings(shards, out, findings),
-            make_step=partial(VectorsOfRegions, fingerprint.with_absolute_paths(manifest), digests),
-            settings=settings,
-            weights={**digests, language.name: language.sha256},
-            weight_files=fingerprint.weight_files(manifest, digests),
-            threads=manifest.entities.threads,
-            bytes_a_pair=VECTOR_BYTES,
-            memory=MEMORY,
-        ),
+    spec = job.JobSpec(
+        format=region_features.FORMAT,
+        folder=storage.join(out, region_features.FORMAT.folder),
+        shards=with_findings(shards, out, findings),
+        make_step=partial(VectorsOfRegions, fingerprint.with_absolute_paths(manifest), digests),
+        settings=settings,
+        weights={**digests, language.name: language.sha256},
+        weight_files=fingerprint.weight_files(manifest, digests),
+        threads=manifest.entities.threads,
+        bytes_a_pair=VECTOR_BYTES,
+        memory=MEMORY,
+        has_network=bool(digests),
     )
+    return job.run(spec, request.options, request.console)
 
 
 def find_entities(request: job.Request) -> job.Summary | None:
@@ -78,24 +76,22 @@ def find_entities(request: job.Request) -> job.Summary | None:
     record = provenance.read(source) or {}
     settings = fingerprint.recorded_settings(manifest, (*fingerprint.PLAN_KEYS, "entities"))
     settings["changes"] = record["settings"]["changes"]
-    summary = _run(
-        request,
-        bool(digests),
-        job.JobSpec(
-            format=entity_tables.FORMAT,
-            folder=folder,
-            shards=shards,
-            make_step=partial(
-                Retrieve, fingerprint.with_absolute_paths(manifest), digests, tuple(training)
-            ),
-            settings=settings,
-            weights=record["weights"],
-            weight_files=record["weight_files"],
-            threads=manifest.entities.threads,
-            bytes_a_pair=ENTITY_BYTES,
-            memory=MEMORY,
+    spec = job.JobSpec(
+        format=entity_tables.FORMAT,
+        folder=folder,
+        shards=shards,
+        make_step=partial(
+            Retrieve, fingerprint.with_absolute_paths(manifest), digests, tuple(training)
         ),
+        settings=settings,
+        weights=record["weights"],
+        weight_files=record["weight_files"],
+        threads=manifest.entities.threads,
+        bytes_a_pair=ENTITY_BYTES,
+        memory=MEMORY,
+        has_network=bool(digests),
     )
+    summary = job.run(spec, request.options, request.console)
     if summary is not None:
         counts = training_vocabulary(training, manifest.entities.min_count)
         entity_tables.write_vocabulary(folder, counts)
@@ -133,8 +129,3 @@ def find_weights(manifest: Manifest) -> dict[str, str]:
         return {}
     file = weights.locate(settings.features)
     return {file.name: file.sha256}
-
-
-def _run(request: job.Request, has_network: bool, spec: job.JobSpec) -> job.Summary | None:
-    options = request.options if has_network else replace(request.options, device="cpu")
-    return job.run(spec, options, request.console)

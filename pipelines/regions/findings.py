@@ -24,6 +24,7 @@ from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.changes import StoredChange
 from cc_prep.formats.entities import Entity
 from cc_prep.formats.sequences import StoredSequence
+from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
 from pipelines import fingerprint
@@ -99,7 +100,8 @@ class ShardWithFindings:
         Raises DamagedShard, and UserError for a pair that these jobs never saw: it would be taken
         for a pair in which nothing was found.
         """
-        of_pairs = {stored.key: stored for stored in changes.read(self.changes)}
+        # Still encoded: a decoded mask takes a byte for each pixel.
+        of_pairs = dict(changes.FORMAT.read(self.changes))
         rows = dict(entities.read_shard(self.entities)) if self.entities is not None else {}
         of_jobs: dict[str, Collection[str]] = {self.changes: of_pairs.keys()}
         if self.entities is not None:
@@ -114,7 +116,15 @@ class ShardWithFindings:
                     )
             row = rows.get(item.key)
             listed = None if row is None else tuple(entities.decode(row))
-            yield WithFindings(item, of_pairs.get(item.key), listed)
+            members = of_pairs.get(item.key)
+            change = None if members is None else self._decoded(item.key, members)
+            yield WithFindings(item, change, listed)
+
+    def _decoded(self, key: str, members: Mapping[str, bytes]) -> StoredChange:
+        try:
+            return changes.decode(key, members)
+        except DamagedShard as error:
+            raise DamagedShard(f"{self.changes}: {error}") from None
 
     def digest(self) -> str:
         return digest_of(self.shard.digest(), self.findings_digest)

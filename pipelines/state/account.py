@@ -21,21 +21,32 @@ NAMED = 5  # missing shards that a message names
 class Account:
     """The finished shards of a folder by name.
 
-    finished: the shards of `planned` whose file is complete, and all shards of other plans.
+    planned: pairs by shard. finished: the shards of `planned` whose file is complete, and all
+    shards of other plans. whole: those of them that need no more work.
     """
 
-    def __init__(self, format: ShardFormat, folder: str, planned: Iterable[str]) -> None:
+    def __init__(self, format: ShardFormat, folder: str, planned: Mapping[str, int]) -> None:
         self.format, self.folder = format, folder
-        names, sizes = set(planned), storage.sizes(folder)
+        sizes = storage.sizes(folder)
         self.finished = {
             name: done
             for name, done in State(folder).done().items()
-            if name not in names or sizes.get(format.file(name)) == done.bytes
+            if name not in planned or sizes.get(format.file(name)) == done.bytes
         }
+        self.whole = {
+            name: done
+            for name, done in self.finished.items()
+            if planned.get(name, done.pairs) == done.pairs
+        }
+
+    def make_again(self, shards: Iterable[str]) -> None:
+        """Counts shards as not whole, until they are added again; they stay `finished`."""
+        for name in shards:
+            self.whole.pop(name, None)
 
     def add(self, done: Done) -> None:
         """Adds a shard that a worker has finished."""
-        self.finished[done.shard] = done
+        self.finished[done.shard] = self.whole[done.shard] = done
 
     def write(self, planned: Mapping[str, int], record: Mapping[str, Any]) -> None:
         """Writes provenance, rejects and index of all shards finished so far.
@@ -60,7 +71,10 @@ class Account:
                 "format": self.format.name,
                 "format_version": self.format.version,
                 "software": provenance.software(),
-                "complete": shards.keys() >= planned.keys(),
+                "complete": all(
+                    name in self.whole and self.whole[name].pairs == pairs
+                    for name, pairs in planned.items()
+                ),
                 "planned": dict(planned),
                 "shards": shards,
             },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from typing import Any
 
@@ -111,6 +112,12 @@ class State:
         """Journals of shards in progress, also of those that a crash left behind."""
         journals = map(_journal, self._read_all(".journal.json").values())
         return [journal for journal in journals if journal is not None]
+
+    def remove_journals(self, shards: Collection[str]) -> None:
+        """Removes the journals of these shards, which a crash left behind."""
+        for name in storage.list_files(self.folder, ".journal.json"):
+            if name.removesuffix(".journal.json") in shards:
+                storage.remove(self.path(name))
 
     def write_plan(self, plan: dict[str, int]) -> None:
         storage.write_json(self.path("plan.json"), plan)

@@ -49,6 +49,54 @@ def test_a_ray_that_does_not_start_is_said(
 
 
 @pytest.mark.parametrize(
+    ("address", "error", "expected", "message"),
+    [
+        (None, KeyboardInterrupt(), KeyboardInterrupt, "^$"),
+        (None, Exception("the node is gone\nmore"), JobFailed, "did not start .the node is gone"),
+        ("auto", Exception("System error"), UserError, "no Ray at RAY_ADDRESS=auto .System"),
+    ],
+)
+def test_an_error_while_free_resources_are_counted_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+    address: str | None,
+    error: BaseException,
+    expected: type[BaseException],
+    message: str,
+) -> None:
+    """Keeps away: a command that Ctrl-C ends without a word, and a Ray that stays behind it."""
+
+    def free_resources() -> NoReturn:
+        assert os.fstat(2).st_ino != before, "Ray's own output goes to the log"
+        raise error
+
+    ended = []
+    before = os.fstat(2).st_ino
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **options: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: ended.append(True))
+    monkeypatch.setattr(engine, "free_resources", free_resources)
+    if address is None:
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    else:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    try:
+        with pytest.raises(expected, match=message):
+            engine.start()
+        assert os.fstat(2).st_ino == before
+        assert ended == [True]
+    finally:
+        engine.stop()
+
+
+def test_addresses_of_ray_client_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a job that connects, and fails with Ray's traceback at the free resources."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", "ray://127.0.0.1:10001")
+    with pytest.raises(UserError, match=r"not run through Ray Client\. Give HOST:PORT"):
+        engine.start()
+
+
+@pytest.mark.parametrize(
     ("address", "gpus", "variables"),
     [
         ("10.0.0.1:6379", 0.0, {"MALLOC_ARENA_MAX": "1"}),

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
 import pytest
+from PIL import Image
 
 from cc_prep import manifest
 from cc_prep.manifest import Manifest
@@ -43,6 +48,23 @@ def test_memory_grows_with_the_images() -> None:
     )
     large = one.model_copy(update={"image_size": 512})
     assert "about 6.3 GB a worker" in str(estimates.interpolation_memory(large, PAIR))
+
+
+def test_training_shards_grow_with_the_images(tmp_path: Path) -> None:
+    """Keeps away: a job on photographs that ends hours later on a full disk."""
+    sides = (256, 1024)
+    for side in sides:
+        image = Image.fromarray(np.zeros((side, side, 3), np.uint8))
+        image.save(tmp_path / f"{side}.png")
+    free = manifest.load("synth", ["features.backbone=resnet101"], str(tmp_path))
+    free = free.model_copy(update={"image_size": None})
+    small, large = (
+        estimates.training_bytes(free, replace(PAIR, before=f"{side}.png")) for side in sides
+    )
+    assert large / small == pytest.approx(16, rel=0.1)
+    assert small < estimates.training_bytes(free, None) < large, "of sequences: 512 px"
+    fixed = free.model_copy(update={"image_size": 256})
+    assert estimates.training_bytes(fixed, replace(PAIR, before="1024.png")) == small
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from cc_prep.formats import provenance
 from cc_prep.formats.base import VERSIONS
 from cc_prep.manifest import Manifest
 from pipelines import fingerprint
+from pipelines.regions import entities_job
 from tests import small_weights
 
 DDCONFIG = {"resolution": 16, "attn_resolutions": [4], "ch": 32}
@@ -115,6 +116,18 @@ def test_folders_of_an_older_version_are_continued() -> None:
         fingerprint.check_same_settings("out", record, changed)
 
 
+def test_threads_count_for_vectors_of_regions() -> None:
+    """Keeps away: vectors of two numbers of threads, on which sums depend, in one folder; folders
+    from before that go on with the default number."""
+    old = {"region_features": {"view": "crop"}}
+    assert "threads" in entities_job.VECTOR_SETTINGS
+    fingerprint.check_same_settings("out", old, {"region_features": {"view": "crop", "threads": 2}})
+    with pytest.raises(UserError, match=r"region_features\.threads: 2 → 4"):
+        fingerprint.check_same_settings(
+            "out", old, {"region_features": {"view": "crop", "threads": 4}}
+        )
+
+
 @pytest.mark.parametrize("key", fingerprint.PAIR_FILES)
 def test_folders_of_other_pairs_are_not_continued(tmp_path: Path, key: str) -> None:
     """Keeps away: shards without the excluded pairs whose provenance names no exclusion."""
@@ -144,3 +157,19 @@ def test_a_folder_of_features_may_be_given_in_two_ways(
     )
     with pytest.raises(UserError, match=r"features\.folder"):
         fingerprint.check_same_settings("out", by_name, fingerprint_of("features.folder=gg"))
+
+
+def test_folders_of_features_with_one_relative_path_are_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: features of two folders in one shard, since both are called `ff` from where the
+    command ran; and a job that is refused when it is resumed from elsewhere."""
+    recorded = {}
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        recorded[name] = fingerprint_of("features.folder=ff")
+    with pytest.raises(UserError, match=r"features\.folder: .*/a/ff → .*/b/ff"):
+        fingerprint.check_same_settings("out", recorded["a"], recorded["b"])
+    again = fingerprint_of(f"features.folder={tmp_path}/a/ff")
+    fingerprint.check_same_settings("out", recorded["a"], again)

@@ -202,6 +202,20 @@ def test_another_device_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         job.run(spec(tmp_path), Options(device="gpu"), Console(file=io.StringIO()))
 
 
+def test_a_job_without_a_network_takes_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: one worker on one core beside an idle GPU, where every core could work."""
+    for resources in (Resources(64, 1), Resources(64, 0)):  # the second resumes on another machine
+        monkeypatch.setattr(engine, "start", lambda free=resources: (free,))
+        job_spec = spec(tmp_path, threads=2, has_network=False)
+        console = Console(file=(out := io.StringIO()))
+        job.run(job_spec, Options(dry_run=True), console)
+        assert "32 on cpu, 2 threads each" in out.getvalue()
+        job.run(job_spec, Options(), console)
+        assert (provenance.read(str(tmp_path)) or {})["settings"]["device"] == "cpu"
+
+
 def test_shards_of_unknown_origin_are_refused(tmp_path: Path) -> None:
     for name, refused in (("notes.tar", False), ("train-000000.txt", False),
                           ("train-000000.tar", True)):  # fmt: skip

@@ -107,6 +107,20 @@ def test_remaining() -> None:
     assert [(s.name, s.keep_existing) for s in grown] == [(three.name, True)]
 
 
+def test_a_restored_video_is_named_as_the_reason(tmp_path: Path, video_root: Path) -> None:
+    """Keeps away: "names, captions, labels or masks changed", where none of them did."""
+    film = (video_root / "ramp.mp4").read_bytes()
+    (tmp_path / "a.mp4").write_bytes(film[:500])
+    (tmp_path / "b.mp4").write_bytes(film)
+    settings = manifest.load("video", ["shards.shuffle_seed=null"], root=str(tmp_path))
+    [before] = plan(settings, ["train"])
+    (tmp_path / "a.mp4").write_bytes(film)
+    [after] = plan(settings, ["train"])
+    assert (before.count, after.count) == (3, 4)
+    with pytest.raises(UserError, match="or a video that could not be opened then"):
+        remaining([after], {before.name: done(before, rejects=1)}, True)
+
+
 def test_changed_data_is_refused() -> None:
     """Keeps away: shards of which half were made from other captions."""
     shard = fakes.shards(4, 4)[0]

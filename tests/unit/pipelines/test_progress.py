@@ -6,11 +6,12 @@ import errno
 import io
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from rich.console import Console
 
-from cc_prep.errors import JobFailed, UserError
+from cc_prep.errors import JobFailed, StoreFailed, UserError
 from cc_prep.formats.rejects import Reject
 from cc_prep.words import counted
 from pipelines import engine, progress
@@ -123,6 +124,23 @@ def test_a_job_whose_workers_do_not_come_says_so_once(
             time.sleep(0.02)
         time.sleep(0.2)
     assert out.getvalue() == "waiting for Ray to start 4 workers\n"
+
+
+def test_a_look_that_fails_is_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a job of days that says nothing more after a store was away for a second."""
+    there = state(tmp_path)
+    watcher = progress.Watcher(there, PLAN, Console(file=io.StringIO()), there.done())
+    first = watcher.counts()
+    there.write_journal(Journal("train-000001", "run", "host", [], done=7, rejected=2))
+    for error in (StoreFailed("the store is away"), OSError(errno.EIO, "away")):
+
+        def fails(error: Exception = error) -> NoReturn:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(there, "journals", fails)
+            assert watcher.counts() == first
+    assert watcher.counts().finished == 19
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from cc_prep.errors import UserError
 from cc_prep.formats import provenance, scores, sequences
 from cc_prep.formats.base import VERSIONS
 from cc_prep.formats.rejects import Reject
-from cc_prep.formats.tar import write_shard
+from cc_prep.formats.tar import DamagedShard, write_shard
+from cc_prep.inspect import verification
 from cc_prep.records import FrameScores, FrameSequence
 from pipelines.state.journal import Done
 from pipelines.step import remaining
@@ -50,14 +51,14 @@ def sequences_folder(tmp_path: Path) -> str:
     return record(tmp_path / "sequences", shards, "cc-sequences")
 
 
-def scored(folder: Path, **digests: str) -> str:
-    """A folder of scores, each of the whole of its sequences, unless another digest is given."""
-    shards = {
-        name: {"sha256": f"t-{name}", "input_digest": sha256(f"s-{name}:{size}")}
-        for name, size in SIZES.items()
-    }
-    for name, digest in digests.items():
-        shards[name.replace("_", "-")]["input_digest"] = digest
+def scored(folder: Path, **counts: int) -> str:
+    """A folder of scores, each of the whole of its sequences, unless another count is given."""
+    shards = {}
+    for name, size in SIZES.items():
+        count = counts.get(name.replace("-", "_"), size)
+        digest = sha256(f"s-{name}:{count}")
+        shards[name] = {"sha256": f"t-{name}", "input_digest": digest, "samples": count - 1}
+        shards[name]["rejected"] = 1
     return record(folder / "scores", shards, "cc-scores")
 
 
@@ -134,19 +135,30 @@ def test_scores_take_part_in_the_digest(sequences_folder: str, tmp_path: Path) -
         assert shard.scores == f"{folder}/{shard.name}.parquet"
 
 
-def test_scores_are_of_the_whole_shard_or_of_the_part(
-    sequences_folder: str, tmp_path: Path
-) -> None:
-    folder = scored(tmp_path, train_000000=sha256("s-train-000000:2"))
-    [shard] = plan_from_sequences(sequences_folder, ["train"], 2, folder)
-    assert shard.digest() == sha256(f"{sha256('s-train-000000:2')}:t-train-000000")
-    with pytest.raises(UserError, match="scores of train-000000 are of other sequences"):
+def test_scores_are_of_the_whole_shard_or_of_a_part(sequences_folder: str, tmp_path: Path) -> None:
+    """Keeps away: "of other sequences" of scores of the same ones, and a remedy that is refused."""
+    folder = scored(tmp_path, train_000000=2)
+    for limit in (1, 2):
+        [shard] = plan_from_sequences(sequences_folder, ["train"], limit, folder)
+        assert shard.digest() == sha256(f"{sha256(f's-train-000000:{limit}')}:t-train-000000")
+    message = "of 3 sequences of train-000000, 2 have scores. Run cc-prep score-frames without"
+    with pytest.raises(UserError, match=message):
         plan_from_sequences(sequences_folder, ["train"], 3, folder)
     assert plan_from_sequences(sequences_folder, ["val"], 1, folder)[0].count == 1
 
 
+def test_scores_of_other_sequences_are_refused(sequences_folder: str, tmp_path: Path) -> None:
+    folder = scored(tmp_path)
+    shards = {name: {"samples": size, "sha256": "new"} for name, size in SIZES.items()}
+    record(tmp_path / "sequences", shards, "cc-sequences")
+    with pytest.raises(UserError, match="scores of train-000000 are of other sequences"):
+        plan_from_sequences(sequences_folder, ["train"], None, folder)
+
+
 def test_missing_scores_are_named(sequences_folder: str, tmp_path: Path) -> None:
-    shards = {"val-000000": {"sha256": "t", "input_digest": sha256("s-val-000000:2")}}
+    digest = sha256("s-val-000000:2")
+    one = {"sha256": "t", "input_digest": digest, "samples": 2, "rejected": 0}
+    shards = {"val-000000": one}
     folder = record(tmp_path / "scores", shards, "cc-scores")
     assert plan_from_sequences(sequences_folder, ["val"], None, folder)
     with pytest.raises(UserError, match="no scores of train-000000"):
@@ -195,6 +207,21 @@ def test_each_sequence_comes_with_its_own_scores(tmp_path: Path) -> None:
     *_, third = ShardFromSequences("train", "a", 3, "d", path, table).items()
     assert third.scores is not None
     assert (third.scores.bef_inter_sim == 2).all()
+
+
+def test_damaged_scores_are_named_by_their_key(tmp_path: Path) -> None:
+    """Keeps away: "None: its scores are not captions × frames", which names no row."""
+    path, table = str(tmp_path / "a.tar"), str(tmp_path / "a.parquet")
+    key = fakes.pair(0).key
+    row = {**scores.encode(frame_scores(0), np.zeros(3), [0], "x", "y"), "penalty": [0.0] * 5}
+    with write_shard(path) as (writer, _), scores.write_shard(table) as (rows, _):
+        frames = FrameSequence(fakes.pair(0), np.zeros((3, 8, 8, 3), np.uint8))
+        writer.add(key, sequences.encode(frames, "png", 90, {}))
+        rows.add(key, row)
+    with pytest.raises(DamagedShard, match=f"{key}: its scores are not captions × frames"):
+        list(ShardFromSequences("train", "a", 1, "d", path, table).items())
+    [fault] = verification._score_faults(key, row, 3, "png")
+    assert fault.startswith(f"{key}: its scores")
 
 
 def test_what_is_made_anew() -> None:

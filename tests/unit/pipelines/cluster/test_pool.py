@@ -76,7 +76,10 @@ def test_a_cluster_that_starts_nodes_when_asked() -> None:
     """Keeps away: a cluster scaled to zero that is refused, though it would have grown."""
     head = [Resources(0, 0)]
     assert size_pool(head, 8, 2, "gpu", grows=True) == Pool(8, 1, 1.0)
-    assert size_pool(head, 8, 2, "auto", grows=True).workers == 8
+    assert size_pool(head, 8, 2, "auto", grows=True) == Pool(8, 2, 0)
+    # Keeps away: new nodes with fewer cores than the workers' threads.
+    assert size_pool([Resources(8, 0)], 16, 4, "auto", grows=True) == Pool(16, 4, 0)
+    assert size_pool([Resources(8, 0)], 4, 4, "auto", grows=True) == Pool(4, 2, 0), "they fit"
     with pytest.raises(UserError, match="say how many with --workers"):
         size_pool(head, None, 2, "auto", grows=True)
     with pytest.raises(UserError, match="no free GPU"):

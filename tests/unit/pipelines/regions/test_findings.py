@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -161,6 +162,26 @@ def test_pairs_that_were_set_aside_have_no_findings(tmp_path: Path) -> None:
                 writer.add(aside, item)
         with pytest.raises(UserError, match=f"made of other pairs .{aside}"):
             list(ShardWithFindings(plan, "f" * 64, **whole).items())
+
+
+def test_masks_are_decoded_one_at_a_time(tmp_path: Path) -> None:
+    """Keeps away: a worker with the decoded masks of a whole shard, gigabytes of large images."""
+    plan, path, side = fakes.shards(64, 64)[0], str(tmp_path / "c.tar"), 256
+    mask = np.zeros((side, side), bool)
+    mask[:9, :9] = True
+    region = changes.Region((0, 0, 9, 9), (4.0, 4.0), 81, 1.0, 1.0, 1.0, True)
+    members = changes.encode({}, changes.FoundChange(side, side, "fill", (region,), mask))
+    with changes.FORMAT.write(path) as (writer, _):
+        for item in plan.items():
+            writer.add(item.key, members)
+    tracemalloc.start()
+    try:
+        for one in ShardWithFindings(plan, "f" * 64, path).items():
+            assert one.change is not None
+            assert np.array_equal(one.change.change.mask, mask)
+        assert tracemalloc.get_traced_memory()[1] < 32 * side * side
+    finally:
+        tracemalloc.stop()
 
 
 def test_shards_pass_through_json() -> None:

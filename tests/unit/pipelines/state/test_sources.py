@@ -19,6 +19,7 @@ from cc_prep.inspect import verification
 from pipelines.build import build
 from pipelines.interpolate import interpolate
 from pipelines.job import Options, Request
+from pipelines.regions.changes_job import changes
 from pipelines.state import sources
 from tests import fake_jobs
 
@@ -92,6 +93,15 @@ def test_limited_sequences_are_named(job: Job, tmp_path: Path) -> None:
     for name in ("sequences", "shards"):
         record = provenance.read(str(tmp_path / "out" / name))
         assert sources.recorded_in(record)["pairs"] == {"train": 3, "val": 2}
+
+
+def test_limited_sequences_are_named_by_changes(job: Job) -> None:
+    """Keeps away: found changes of 3 of 800 pairs, for the same reason."""
+    job(interpolate, limit=2)
+    assert "sequences of 2 of 3 pairs of train, made with --limit" in job(changes)
+    assert "made with --limit" not in job(changes, limit=2)
+    job(interpolate)
+    assert "made with --limit" not in job(changes)
 
 
 @pytest.mark.parametrize(
