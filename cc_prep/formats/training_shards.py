@@ -30,7 +30,7 @@ from cc_prep import storage
 from cc_prep.errors import first_line
 from cc_prep.formats import base, changes, mask_members, tar
 from cc_prep.formats.base import ShardFormat
-from cc_prep.formats.sequences import pair_meta
+from cc_prep.formats.sequences import number_of, pair_meta
 from cc_prep.media import images
 from cc_prep.records import FrameSequence
 
@@ -215,9 +215,9 @@ def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
     if scores.shape[::2] != (2, frames):
         raise tar.DamagedShard(f"{key}: scores are {scores.shape} for {frames} frames")
     pictures = {
-        int(name[1:3]): data
+        number: data
         for name, data in members.items()
-        if name[0] == "f" and name[1:3].isdigit()
+        if (number := number_of("f", name)) is not None
     }
     meta = mask_members.with_classes(meta, members)
     mask_members.check(key, meta, members)

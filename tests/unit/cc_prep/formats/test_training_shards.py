@@ -274,6 +274,13 @@ def test_training_sample_comes_back() -> None:
         decoded.image(2)
 
 
+def test_members_of_others_are_no_images() -> None:
+    """Keeps away: a traceback for `f\u00b2\u00b2.jpg`, and JSON that counts as an image."""
+    others = dict.fromkeys(("f²².jpg", "f00.json", "f1.jpg", "flow.png"), b"x")
+    assert training_shards.decode("k", {**plain_sample(), **others}).images.keys() == {0, 4}
+    assert training_shards.decode("k", {**plain_sample(), "f01.jpg": b"x"}).images[1] == b"x"
+
+
 def test_object_arrays_are_never_unpickled() -> None:
     """Keeps away: a shard of a stranger that runs code."""
     members = plain_sample()
