@@ -27,8 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from cc_prep import storage
-from cc_prep.errors import first_line
-from cc_prep.formats import base, changes, mask_members, tar
+from cc_prep.formats import base, changes, mask_members, npy, tar
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.sequences import number_of, pair_meta
 from cc_prep.media import images
@@ -71,7 +70,6 @@ MEMBERS = (
     *mask_members.NAMES,
     changes.MASK,
 )  # and the images
-HEADER_SIZE = 10_000  # characters of an array's header, of which ours has under 128
 
 
 @dataclass(frozen=True)
@@ -180,13 +178,13 @@ def encode(
         meta["features"] = features.meta()
     members = {
         "json": json.dumps(meta, sort_keys=True, ensure_ascii=False).encode(),
-        "tokens.npy": _npy(tokens.astype(np.int16)),
-        "scores.npy": _npy(scores.astype(np.float32)),
+        "tokens.npy": npy.encoded(tokens.astype(np.int16)),
+        "scores.npy": npy.encoded(scores.astype(np.float32)),
     }
     if features is not None:
-        members["features.npy"] = _npy(features.values)
+        members["features.npy"] = npy.encoded(features.values)
         if features.mirrored is not None:
-            members["mirrored.npy"] = _npy(features.mirrored)
+            members["mirrored.npy"] = npy.encoded(features.mirrored)
     members |= mask_files
     for frame in image_frames:
         members[f"f{frame:02d}.jpg"] = images.encode_image(frames[frame], "jpg", quality)
@@ -364,31 +362,11 @@ def _array(
 ) -> np.ndarray:
     """A member that is an array of one of some types, and of a number of axes.
 
-    It must have exactly the bytes that its header declares. No object is ever unpickled. Raises
-    KeyError and ValueError.
+    Raises KeyError and ValueError.
     """
-    data = members[name]
-    file = io.BytesIO(data)
-    try:
-        version = np.lib.format.read_magic(file)
-        if version != (1, 0):
-            raise ValueError(f".npy of version {version}")
-        shape, transposed, stored_dtype = np.lib.format.read_array_header_1_0(file, HEADER_SIZE)
-    except Exception as error:  # NumPy parses the header as Python and raises nearly every type
-        raise ValueError(f"{name}: {first_line(error)}") from None
+    array = npy.read(members[name], name)
     expected = [np.dtype(dtype).newbyteorder("<") for dtype in dtypes]
-    if stored_dtype not in expected or len(shape) != axes or transposed or min(shape) < 0:
+    if array.dtype not in expected or array.ndim != axes or not array.flags.c_contiguous:
         types = " or ".join(map(str, expected))
-        raise ValueError(f"{name} is {stored_dtype} {shape}, not {types} of {axes} axes")
-    count = 1
-    for side in shape:  # Python's integers: NumPy's would overflow
-        count *= side
-    if len(data) - file.tell() != count * stored_dtype.itemsize:
-        raise ValueError(f"{name}: {len(data) - file.tell():,} bytes for {stored_dtype} {shape}")
-    return np.frombuffer(data, stored_dtype, offset=file.tell()).reshape(shape).copy()
-
-
-def _npy(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.lib.format.write_array(buffer, np.ascontiguousarray(array), (1, 0), allow_pickle=False)
-    return buffer.getvalue()
+        raise ValueError(f"{name} is {array.dtype} {array.shape}, not {types} of {axes} axes")
+    return array.copy()
