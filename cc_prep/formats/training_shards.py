@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cc_prep import storage
-from cc_prep.formats import base, changes, mask_members, npy, tar
+from cc_prep import npy, storage
+from cc_prep.formats import base, changes, mask_members, tar
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.sequences import number_of, pair_meta
 from cc_prep.media import images

@@ -11,9 +11,8 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from cc_prep import storage
+from cc_prep import npy, storage
 from cc_prep.errors import Reason, RejectedPair, UserError, first_line
-from cc_prep.formats import npy
 from cc_prep.formats.training_shards import Features
 from cc_prep.records import ImagePair
 

@@ -329,12 +329,6 @@ def test_equal_samples_equal_bytes() -> None:
     ]
 
 
-def npy_bytes(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
-
-
 @pytest.mark.parametrize(
     ("member", "array"),
     [
@@ -350,7 +344,7 @@ def npy_bytes(array: np.ndarray) -> bytes:
 def test_arrays_of_another_kind_or_shape(member: str, array: np.ndarray) -> None:
     """Keeps away: one wrong property of an array that only counts beside another."""
     with pytest.raises(tar.DamagedShard, match=member.partition(".")[0]):
-        training_shards.decode("k", {**plain_sample(), member: npy_bytes(array)})
+        training_shards.decode("k", {**plain_sample(), member: npy(array)})
 
 
 def test_the_index_stands_in_the_order_of_the_bytes(tmp_path: Path) -> None:
