@@ -34,10 +34,3 @@ def read(data: bytes, name: str) -> np.ndarray:
         return flat.reshape(shape, order="F" if transposed else "C")
     except Exception as error:  # NumPy parses the header as Python and raises nearly every type
         raise ValueError(f"{name}: {first_line(error)}") from None
-
-
-def encoded(array: np.ndarray) -> bytes:
-    """An array as a file, the same bytes for equal arrays."""
-    buffer = io.BytesIO()
-    np.lib.format.write_array(buffer, np.ascontiguousarray(array), (1, 0), allow_pickle=False)
-    return buffer.getvalue()

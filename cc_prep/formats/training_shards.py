@@ -178,13 +178,13 @@ def encode(
         meta["features"] = features.meta()
     members = {
         "json": json.dumps(meta, sort_keys=True, ensure_ascii=False).encode(),
-        "tokens.npy": npy.encoded(tokens.astype(np.int16)),
-        "scores.npy": npy.encoded(scores.astype(np.float32)),
+        "tokens.npy": _npy(tokens.astype(np.int16)),
+        "scores.npy": _npy(scores.astype(np.float32)),
     }
     if features is not None:
-        members["features.npy"] = npy.encoded(features.values)
+        members["features.npy"] = _npy(features.values)
         if features.mirrored is not None:
-            members["mirrored.npy"] = npy.encoded(features.mirrored)
+            members["mirrored.npy"] = _npy(features.mirrored)
     members |= mask_files
     for frame in image_frames:
         members[f"f{frame:02d}.jpg"] = images.encode_image(frames[frame], "jpg", quality)
@@ -370,3 +370,9 @@ def _array(
         types = " or ".join(map(str, expected))
         raise ValueError(f"{name} is {array.dtype} {array.shape}, not {types} of {axes} axes")
     return array.copy()
+
+
+def _npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.ascontiguousarray(array), (1, 0), allow_pickle=False)
+    return buffer.getvalue()
