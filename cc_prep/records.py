@@ -17,9 +17,10 @@ EMPTY_MASK = "#empty"  # in place of a mask image: nothing changed anywhere
 CHANGE_CLASS = ("change",)  # the classes of masks that say where and no more
 FACT_TYPES = ("none", "color", "material", "add", "drop", "move")
 LONGEST_CAPTION = 10_000  # characters; the longest of the field's data sets has under 1,000
-# Of a key, so that a member's name fits into the 100 bytes of plain tar: three parts, `no_change`,
-# three hyphens and `.features.npy`.
-LONGEST_PART = 25
+LONGEST_NAME = 100  # bytes of a member's name in plain tar
+LONGEST_MEMBER = len(".mask_before.png")
+LONGEST_PART = 25  # of a key
+CUT_ID = 22  # where the key of three longest parts and `no_change` would be too long otherwise
 DIGEST_DIGITS = 16
 # What `ImagePair.digest` covers, by name: a field that is added to the record does not change it.
 DIGEST_VERSION = 2
@@ -156,8 +157,13 @@ class ImagePair:
 
         WebDataset ends a key at its first dot, so other characters in a part are replaced, parts
         longer than LONGEST_PART are cut, and a digest of the true part is appended to such a part.
+        Where the name of a member would not fit into plain tar, the id is cut to CUT_ID.
         """
-        return "-".join((*map(_plain, (self.dataset, self.split, self.id)), self.kind))
+        dataset, split = _plain(self.dataset), _plain(self.split)
+        key = f"{dataset}-{split}-{_plain(self.id)}-{self.kind}"
+        if len(key) + LONGEST_MEMBER <= LONGEST_NAME:
+            return key
+        return f"{dataset}-{split}-{_plain(self.id, CUT_ID)}-{self.kind}"
 
     @property
     def masks(self) -> tuple[str, ...]:
@@ -244,9 +250,9 @@ def _listed(value: Any) -> list[Any]:
     return list(value)
 
 
-def _plain(text: str) -> str:
+def _plain(text: str, longest: int = LONGEST_PART) -> str:
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", text)
-    if plain == text and 0 < len(text) <= LONGEST_PART:
+    if plain == text and 0 < len(text) <= longest:
         return text
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_DIGITS]
-    return f"{plain[: LONGEST_PART - DIGEST_DIGITS - 1]}_{digest}"
+    return f"{plain[: longest - DIGEST_DIGITS - 1]}_{digest}"

@@ -19,7 +19,7 @@ class LoadedPair:
     record: what the data set says of it: id, captions, type of change and more. before, after:
     uint8 [H, W, 3] RGB. mask, mask_before, mask_after: class ids uint8 [H, W], 0 unchanged and
     1 … K the classes of `record.mask_classes`: the union, what vanished (as in before),
-    what appeared (as in after). None if the data set has no masks.
+    what appeared (as in after). None if the data set has no masks. All arrays may be changed.
     """
 
     record: ImagePair
@@ -69,8 +69,14 @@ class LoadedPairs(Sequence[LoadedPair]):
         from cc_prep.media import images, masks
 
         before, after = (
-            images.read(storage.resolve(self.root, path), self.size)
+            _writable(images.read(storage.resolve(self.root, path), self.size))
             for path in (record.before, record.after)
         )
         known_masks = masks.of_pair(self.root, record, *before.shape[:2])
-        return LoadedPair(record, before, after, *known_masks)
+        return LoadedPair(
+            record, before, after, *(None if m is None else _writable(m) for m in known_masks)
+        )
+
+
+def _writable(array: np.ndarray) -> np.ndarray:
+    return np.require(array, requirements=("C", "W"))  # a copy only where it must be

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ PAIR_FIELDS = (
     "facts",
 )
 CODECS = ("png", "jpg", "webp")
+FRAME_MEMBER = re.compile(rf"(?P<kind>[ft])(?P<number>[0-9]{{2}})\.({'|'.join(CODECS)})")
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ class StoredSequence:
 
     def truth(self) -> dict[int, np.ndarray]:
         """True frames uint8 [H, W, 3] by frame number. Raises DamagedShard."""
-        return {int(name[1:3]): self._image(name) for name in self.members if name[0] == "t"}
+        numbers = ((number_of("t", name), name) for name in self.members)
+        return {number: self._image(name) for number, name in numbers if number is not None}
 
     def masks(self) -> Masks:
         """Class ids uint8 [H, W] of the union and the two sides. Raises DamagedShard."""
@@ -107,6 +110,15 @@ class StoredSequence:
         if image is None:
             raise tar.DamagedShard(f"{self.key}.{name}: no image")
         return image
+
+
+def number_of(kind: str, name: str) -> int | None:
+    """The frame's number in a member's name such as `f08.png`; None for other members.
+
+    kind: `f` for frames, `t` for true frames.
+    """
+    matched = FRAME_MEMBER.fullmatch(name)
+    return int(matched["number"]) if matched and matched["kind"] == kind else None
 
 
 def encode(

@@ -26,11 +26,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cc_prep import storage
-from cc_prep.errors import first_line
+from cc_prep import npy, storage
 from cc_prep.formats import base, changes, mask_members, tar
 from cc_prep.formats.base import ShardFormat
-from cc_prep.formats.sequences import pair_meta
+from cc_prep.formats.sequences import number_of, pair_meta
 from cc_prep.media import images
 from cc_prep.records import FrameSequence
 
@@ -71,7 +70,6 @@ MEMBERS = (
     *mask_members.NAMES,
     changes.MASK,
 )  # and the images
-HEADER_SIZE = 10_000  # characters of an array's header, of which ours has under 128
 
 
 @dataclass(frozen=True)
@@ -217,9 +215,9 @@ def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
     if scores.shape[::2] != (2, frames):
         raise tar.DamagedShard(f"{key}: scores are {scores.shape} for {frames} frames")
     pictures = {
-        int(name[1:3]): data
+        number: data
         for name, data in members.items()
-        if name[0] == "f" and name[1:3].isdigit()
+        if (number := number_of("f", name)) is not None
     }
     meta = mask_members.with_classes(meta, members)
     mask_members.check(key, meta, members)
@@ -366,28 +364,14 @@ def _array(
 ) -> np.ndarray:
     """A member that is an array of one of some types, and of a number of axes.
 
-    It must have exactly the bytes that its header declares. No object is ever unpickled. Raises
-    KeyError and ValueError.
+    Raises KeyError and ValueError.
     """
-    data = members[name]
-    file = io.BytesIO(data)
-    try:
-        version = np.lib.format.read_magic(file)
-        if version != (1, 0):
-            raise ValueError(f".npy of version {version}")
-        shape, transposed, stored_dtype = np.lib.format.read_array_header_1_0(file, HEADER_SIZE)
-    except Exception as error:  # NumPy parses the header as Python and raises nearly every type
-        raise ValueError(f"{name}: {first_line(error)}") from None
+    array = npy.read(members[name], name)
     expected = [np.dtype(dtype).newbyteorder("<") for dtype in dtypes]
-    if stored_dtype not in expected or len(shape) != axes or transposed or min(shape) < 0:
+    if array.dtype not in expected or array.ndim != axes or not array.flags.c_contiguous:
         types = " or ".join(map(str, expected))
-        raise ValueError(f"{name} is {stored_dtype} {shape}, not {types} of {axes} axes")
-    count = 1
-    for side in shape:  # Python's integers: NumPy's would overflow
-        count *= side
-    if len(data) - file.tell() != count * stored_dtype.itemsize:
-        raise ValueError(f"{name}: {len(data) - file.tell():,} bytes for {stored_dtype} {shape}")
-    return np.frombuffer(data, stored_dtype, offset=file.tell()).reshape(shape).copy()
+        raise ValueError(f"{name} is {array.dtype} {array.shape}, not {types} of {axes} axes")
+    return array.copy()
 
 
 def _npy(array: np.ndarray) -> bytes:

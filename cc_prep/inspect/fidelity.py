@@ -22,6 +22,8 @@ from torch_fidelity.registry import FEATURE_EXTRACTORS_REGISTRY
 from cc_prep import storage, weights
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, sequences, training_shards
+from cc_prep.formats.sequences import StoredSequence
+from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.manifest import NONE
 from cc_prep.media.images import resize
 from cc_prep.models.efficientnet import EfficientNetLite0
@@ -134,12 +136,13 @@ def figures(
     if sequence_folder is None:
         raise UserError(f"{path}: no sequences to measure", "Give a folder that holds them")
     results: dict[str, Any] = {}
-    generated, real = _sides(_interpolated(sequence_folder), progress)
+    size = SIZE if inception is None else None
+    generated, real = sides(_interpolated(sequence_folder), size, progress)
     if len(generated) >= FEWEST_IMAGES:
         results["interpolated against true frames"] = measure(generated, real, inception)
     tokens = folders.get(training_shards.FORMAT.name)
     if tokens is not None and _has_tokens(tokens):
-        generated, real = _sides(_rebuilt(sequence_folder, tokens), progress)
+        generated, real = sides(_rebuilt(sequence_folder, tokens), size, progress)
         if len(generated) >= FEWEST_IMAGES:
             results["reconstructions against frames"] = measure(generated, real, inception)
     if not results:
@@ -150,12 +153,18 @@ def figures(
     return {"features": INCEPTION if inception else EXTRACTOR, **results}
 
 
-def _sides(pairs: Iterator[Pair], progress: Progress) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def sides(
+    pairs: Iterator[Pair], size: int | None, progress: Progress = no_progress
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The first and the second image of up to MOST_IMAGES pairs, uint8 [H, W, 3] each.
+
+    size: they are kept as squares of this side in px, which takes less memory; None as they are.
+    """
     generated: list[np.ndarray] = []
     real: list[np.ndarray] = []
     for one, other in pairs:
-        generated.append(one)
-        real.append(other)
+        generated.append(resize(one, size))
+        real.append(resize(other, size))
         progress(len(generated), MOST_IMAGES)
         if len(generated) >= MOST_IMAGES:
             break
@@ -190,9 +199,21 @@ def _rebuilt(folder: str, tokens: str) -> Iterator[Pair]:
         )
     decode = Tokenizer(network).reconstruct
     for name in sorted(record["shards"]):
-        samples = sequences.read(storage.join(folder, sequences.FORMAT.file(name)))
-        frames = {sample.key: sample.frames() for sample in samples}
-        path = storage.join(tokens, training_shards.FORMAT.file(name))
-        for sample in training_shards.read(path):
-            if sample.key in frames:
-                yield from zip(decode(sample.tokens), frames[sample.key], strict=True)
+        stored = sequences.read(storage.join(folder, sequences.FORMAT.file(name)))
+        samples = training_shards.read(storage.join(tokens, training_shards.FORMAT.file(name)))
+        for sequence, sample in matched(stored, samples):
+            yield from zip(decode(sample.tokens), sequence.frames(), strict=True)
+
+
+def matched(
+    stored: Iterator[StoredSequence], samples: Iterator[TrainingSample]
+) -> Iterator[tuple[StoredSequence, TrainingSample]]:
+    """The sequence and the sample of each pair that has both; one of each is in memory at a time.
+
+    Both must be in one order, as shards of one name are.
+    """
+    for sample in samples:
+        for sequence in stored:  # goes on where the last search ended
+            if sequence.key == sample.key:
+                yield sequence, sample
+                break

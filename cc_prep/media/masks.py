@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ Values = Sequence[tuple[tuple[int, ...], int]]
 INDEXED = ("PNG", "TIFF")  # formats whose masks hold a palette's indices
 TOP = 255
 DEEPENED = 257  # 65535 / 255
+WAVELET = re.compile(rb"\xff\x4f\xff\x51.*?\xff\x52.{11}(.)", re.DOTALL)  # of JPEG 2000
+IRREVERSIBLE = b"\0"
 HALF = 127  # of a lossy mask: values around an edge are neither of the two
 
 
@@ -85,8 +88,8 @@ def read(reference: str, values: Values = ()) -> np.ndarray:
     values: (pixel, class id), where a pixel is the value of its first channel or a colour of three.
     Where they are numbers, a palette's indices count and not its colours. Numbers of 16 or 32 bits
     are not scaled, as those of images are. Without values a pixel that is not 0 in some channel is
-    of class 1; in JPEG, which changes values, one above half. Raises RejectedPair for what
-    `images.read` rejects and for a value that is not known.
+    of class 1; in a lossy format, which changes values, one above half. Raises RejectedPair for
+    what `images.read` rejects and for a value that is not known.
     """
     if images.FRAME in reference:
         pixels, is_lossy = images.read(reference), True
@@ -106,8 +109,8 @@ def _pixels(data: bytes, name: str, values: Values) -> tuple[np.ndarray, bool]:
     pixels = images.decode(data, name)
     has_colours = bool(values) and len(values[0][0]) > 1
     with Image.open(io.BytesIO(data), formats=images.DECODED) as image:
-        is_lossy = image.format == "JPEG"
         is_deep = images.is_deep(image)
+        is_lossy = not is_deep and _is_lossy(image, data)
         # A GIF's writer numbers the colours anew, so that only they are the same in all files.
         has_indices = image.mode == "P" and image.format in INDEXED and not has_colours
         if not (is_deep or has_indices):
@@ -115,6 +118,18 @@ def _pixels(data: bytes, name: str, values: Values) -> tuple[np.ndarray, bool]:
         numbers = np.asarray(ImageOps.exif_transpose(image))
     eight_bit = _eight_bits(numbers, name, bool(values)) if is_deep else numbers
     return np.repeat(eight_bit[..., None], 3, axis=2), is_lossy
+
+
+def _is_lossy(image: Image.Image, data: bytes) -> bool:
+    """Whether values were changed on the way into a file. data: the file."""
+    if image.format == "WEBP":
+        return data[12:16] != b"VP8L" and b"VP8 " in data
+    if image.format == "TIFF":
+        return image.info.get("compression") in ("jpeg", "tiff_jpeg")
+    if image.format == "JPEG2000":
+        wavelet = WAVELET.search(data)
+        return wavelet is not None and wavelet[1] == IRREVERSIBLE
+    return image.format == "JPEG"
 
 
 def _eight_bits(numbers: np.ndarray, name: str, are_classes: bool) -> np.ndarray:

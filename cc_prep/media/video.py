@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import select
+import selectors
 import subprocess
 import sys
 import threading
@@ -53,7 +53,7 @@ def _ask(path: str, index: int) -> bytearray:
             return _OWN.started().ask(path, index)
         except RejectedPair:
             raise
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, ValueError) as error:
             stop_decoder()
             raise RejectedPair(
                 Reason.UNREADABLE_VIDEO, f"{path}, frame {index}: the decoder {error}"
@@ -72,7 +72,7 @@ class _Decoder:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            bufsize=0,  # so that `select` sees all there is to read
+            bufsize=0,  # so that the selector sees all there is to read
         )
         assert self.process.stdin
         assert self.process.stdout
@@ -91,14 +91,16 @@ class _Decoder:
 
     def _receive(self, size: int) -> bytearray:
         data, received = bytearray(size), 0
-        while received < size:
-            ready, _, _ = select.select([self.answers], [], [], SECONDS_A_FRAME)
-            if not ready:
-                raise EOFError(f"gave no answer in {SECONDS_A_FRAME:.0f} s")
-            count = self.answers.readinto(memoryview(data)[received:])  # type: ignore[attr-defined]
-            if not count:
-                raise EOFError("died")
-            received += count
+        with selectors.DefaultSelector() as selector:  # `select` takes no descriptor above 1023
+            selector.register(self.answers, selectors.EVENT_READ)
+            while received < size:
+                if not selector.select(SECONDS_A_FRAME):
+                    raise EOFError(f"gave no answer in {SECONDS_A_FRAME:.0f} s")
+                rest = memoryview(data)[received:]
+                count = self.answers.readinto(rest)  # type: ignore[attr-defined]
+                if not count:
+                    raise EOFError("died")
+                received += count
         return data
 
 

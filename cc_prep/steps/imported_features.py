@@ -7,12 +7,11 @@ an image in `images`, likewise `sc_features` for `sc_images` and `nsc_features` 
 
 from __future__ import annotations
 
-import io
 from pathlib import PurePosixPath
 
 import numpy as np
 
-from cc_prep import storage
+from cc_prep import npy, storage
 from cc_prep.errors import Reason, RejectedPair, UserError, first_line
 from cc_prep.formats.training_shards import Features
 from cc_prep.records import ImagePair
@@ -55,12 +54,14 @@ class FeatureFiles:
         """Features, float [channels, h, w], of an image of the data set."""
         path = storage.join(self.folder, file_of(image))
         try:
-            array = np.load(io.BytesIO(storage.read_bytes(path)), allow_pickle=False)
+            array = npy.read(storage.read_bytes(path), path)
         except FileNotFoundError:
             raise RejectedPair(Reason.MISSING_FEATURES, path) from None
-        except (ValueError, EOFError, OSError) as error:
+        except ValueError as error:
+            raise RejectedPair(Reason.UNREADABLE_FEATURES, str(error)) from None
+        except OSError as error:
             raise RejectedPair(Reason.UNREADABLE_FEATURES, f"{path}: {first_line(error)}") from None
-        if not isinstance(array, np.ndarray) or array.dtype.kind != "f" or array.ndim != 3:
+        if array.dtype.kind != "f" or array.ndim != 3:
             raise RejectedPair(
                 Reason.UNREADABLE_FEATURES, f"{path}: no floats of channels, rows and columns"
             )

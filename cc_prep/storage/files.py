@@ -290,16 +290,24 @@ def write_json(path: str, value: Any, durable: bool = True) -> None:
 
 
 def create_json(path: str, value: Any) -> bool:
-    """Writes a JSON file that is not there yet; whether it was written. Only one of many can."""
+    """Writes a JSON file that is not there yet; whether it was written. Only one of many can.
+
+    After an error it is not there. Until it is whole, others may find a part of it on a disk.
+    """
     data = json.dumps(value, indent=2, sort_keys=True).encode() + b"\n"
     try:
         if is_remote(path):
             with _bucket_is_there(path):
                 object_store.call(path, lambda fs, key: fs.pipe_file(key, data, mode="create"))
             return True
-        os.makedirs(os.path.dirname(local_path(path)), exist_ok=True)
+        os.makedirs(os.path.dirname(local_path(path)) or ".", exist_ok=True)
         with open(local_path(path), "xb") as file:
-            file.write(data)
+            try:
+                file.write(data)
+                file.flush()
+            except BaseException:  # not by renaming: a name that is there must not be replaced
+                remove(path)
+                raise
     except FileExistsError:
         return False
     return True

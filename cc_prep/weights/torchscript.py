@@ -28,6 +28,9 @@ STORAGES = {
     "DoubleStorage": "float64",
     "LongStorage": "int64",
     "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
     "BoolStorage": "bool",
 }
 
@@ -122,10 +125,16 @@ class _LenientUnpickler(_Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("torch._utils", "_rebuild_parameter"):
             return _parameter
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return _rebuild_known
         try:
             return super().find_class(module, name)
         except pickle.UnpicklingError:
             return Inert
+
+    def persistent_load(self, pid: Any) -> Any:
+        """A storage of a type that is not read is a foreign object as well."""
+        return Inert() if pid[1] is Inert else super().persistent_load(pid)
 
 
 def _parameter(data: Tensor, *_: object) -> Tensor:
@@ -136,6 +145,10 @@ def _rebuild(
     storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: object
 ) -> Tensor:
     return storage.as_strided(size, stride, offset).clone()
+
+
+def _rebuild_known(storage: Tensor | Inert, *layout: Any) -> Tensor | Inert:
+    return storage if isinstance(storage, Inert) else _rebuild(storage, *layout)
 
 
 def _tensors(module: object, prefix: str) -> Iterator[tuple[str, Tensor]]:

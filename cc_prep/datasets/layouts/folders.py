@@ -39,13 +39,19 @@ def parts(root: str) -> dict[str, bool]:
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of a split by name. Raises UserError."""
-    return [pair for pair in every_pair(manifest) if pair.split == split]
+    return [pair for pair in every_pair(manifest, split) if pair.split == split]
 
 
-def every_pair(manifest: Manifest) -> list[ImagePair]:
-    """The pairs of all splits by split and name. Raises UserError."""
+def every_pair(manifest: Manifest, captioned: str | None = None) -> list[ImagePair]:
+    """The pairs of all splits by split and name. Raises UserError.
+
+    captioned: the split whose captions are needed; None for all. The others' are left out where
+    folders say which these are, since each is a file to read.
+    """
     if manifest.split_file is None:
-        listed = [pair for prefix in _prefixes(manifest) for pair in _of(manifest, prefix)]
+        listed = [
+            pair for prefix in _prefixes(manifest) for pair in _of(manifest, prefix, captioned)
+        ]
         return masks.with_empty(listed)
     return split_file.with_splits(manifest, pairs_for_split_file(manifest))
 
@@ -115,15 +121,16 @@ def faults(manifest: Manifest) -> list[str]:
     return problems
 
 
-def _of(manifest: Manifest, prefix: str) -> list[ImagePair]:
+def _of(manifest: Manifest, prefix: str, captioned: str | None = None) -> list[ImagePair]:
+    """The pairs of a folder; with captions if it is that of the split `captioned`, or for None."""
     root, split = manifest.root, prefix.rstrip("/") or manifest.splits[0]
     sides = _sides(root, prefix)
     assert sides is not None
     mask_folders = [f"{prefix}{folder}" for folder in masks.FOLDERS]
     images = Images(root, [*(f"{prefix}{side}" for side in sides), *mask_folders])
-    names = [_names(root, f"{prefix}{side}") for side in sides]
+    names = _names(root, f"{prefix}{sides[0]}") | _names(root, f"{prefix}{sides[1]}")
     unchanged = _unchanged(root, prefix)
-    caption_files = frozenset(storage.list_files(storage.join(root, f"{prefix}captions"), ".txt"))
+    captions = _captions(root, prefix, names) if captioned in (None, split) else {}
     return [
         masks.with_masks(
             ImagePair(
@@ -133,31 +140,41 @@ def _of(manifest: Manifest, prefix: str) -> list[ImagePair]:
                 kind=NO_CHANGE if name in unchanged else CHANGE,
                 before=images.of(f"{prefix}{sides[0]}/{name}"),
                 after=images.of(f"{prefix}{sides[1]}/{name}"),
-                captions=_lines(root, f"{prefix}captions/{name}.txt")
-                if f"{name}.txt" in caption_files
-                else (),
+                captions=captions.get(name, ()),
             ),
             *(images.paths.get(f"{folder}/{name}") for folder in mask_folders),
             land_cover=manifest.masks.land_cover,
         )
         # A name on one side alone is a pair too: the job sets it aside and names what is missing.
-        for name in sorted(names[0] | names[1])
+        for name in sorted(names)
     ]
+
+
+def _captions(root: str, prefix: str, names: set[str]) -> dict[str, tuple[str, ...]]:
+    """The captions of those names that have a file of them. Raises UserError."""
+    folder = storage.join(root, f"{prefix}captions")
+    files = [n for n in storage.list_files(folder, ".txt") if n.removesuffix(".txt") in names]
+    paths = [storage.join(folder, name) for name in files]
+    return {
+        name.removesuffix(".txt"): _lines(path, content)
+        for name, path, content in zip(files, paths, storage.read_many(paths), strict=True)
+        if content is not None
+    }
 
 
 def _unchanged(root: str, prefix: str) -> frozenset[str]:
     """The names in the list of pairs without a change, as NAME or NAME.png; none without a list."""
-    if not storage.exists(storage.join(root, f"{prefix}{UNCHANGED}")):
+    path = storage.join(root, f"{prefix}{UNCHANGED}")
+    if not storage.exists(path):
         return frozenset()
-    lines = _lines(root, f"{prefix}{UNCHANGED}")
+    lines = _lines(path, storage.read_bytes(path))
     return frozenset(name.rpartition(".")[0] if is_image(name) else name for name in lines)
 
 
-def _lines(root: str, file: str) -> tuple[str, ...]:
-    """The lines of a text file that are not empty. Raises UserError."""
-    path = storage.join(root, file)
+def _lines(path: str, content: bytes) -> tuple[str, ...]:
+    """The lines of a text file that are not empty. Raises UserError, which names it."""
     try:
-        lines = storage.read_bytes(path).decode("utf-8-sig").replace("\r", "\n").split("\n")
+        lines = content.decode("utf-8-sig").replace("\r", "\n").split("\n")
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not UTF-8 text", "Save it as UTF-8") from None
     return tuple(line.strip() for line in lines if line.strip())

@@ -23,13 +23,12 @@ WANTED = (
 
 def parts(root: str) -> dict[str, bool]:
     """Whether each part of the layout is there."""
-    has_video = any(name.lower().endswith(video.ENDINGS) for name in storage.list_files(root))
-    return {f"a video ({', '.join(video.ENDINGS)})": has_video}
+    return {f"a video ({', '.join(video.ENDINGS)})": bool(_videos(root, "train"))}
 
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of all videos of a split, by file name and frame. Raises UserError for none."""
-    paths = _videos(manifest, split)
+    paths = _videos(manifest.root, split)
     named_alike = Counter(map(_stem, paths))
     image_pairs = [
         pair
@@ -48,7 +47,7 @@ def faults(manifest: Manifest) -> list[str]:
     """Videos that cannot be opened or that are too short to give a pair."""
     problems = []
     for split in manifest.splits:
-        for path in _videos(manifest, split):
+        for path in _videos(manifest.root, split):
             try:
                 count = video.count_frames(storage.resolve(manifest.root, path))
             except RejectedPair as error:
@@ -61,13 +60,13 @@ def faults(manifest: Manifest) -> list[str]:
     return problems
 
 
-def _videos(manifest: Manifest, split: str) -> list[str]:
-    """Paths below the root of a split's videos."""
+def _videos(root: str, split: str) -> list[str]:
+    """Paths of a split's videos below the root."""
     folders = ["", f"{split}/"] if split == "train" else [f"{split}/"]
     return [
         f"{folder}{name}"
         for folder in folders
-        for name in storage.list_files(storage.join(manifest.root, folder.rstrip("/")))
+        for name in storage.list_files(storage.join(root, folder.rstrip("/")))
         if name.lower().endswith(video.ENDINGS)
     ]
 

@@ -63,13 +63,21 @@ def labels(
 
 
 def clusters(
-    difference: np.ndarray, changed: np.ndarray, eps: float, min_samples: int, cell: int
+    difference: np.ndarray,
+    changed: np.ndarray,
+    eps: float,
+    min_samples: int,
+    cell: int,
+    *,
+    min_area: float = 1,
+    most: int | None = None,
 ) -> list[Cluster]:
     """Clusters of the changed pixels, the largest summed difference first.
 
     difference: float32 [H, W]. changed: bool [H, W]. eps: px. min_samples: changed pixels. cell:
     pixels are grouped into squares of this side, weighted by their number of changed pixels; this
-    takes half the time of DBSCAN over the pixels, for the same clusters.
+    takes half the time of DBSCAN over the pixels, for the same clusters. min_area: clusters of
+    fewer pixels are left out. most: how many of the others are returned; None for all.
     """
     height, width = changed.shape
     rows, columns = -(-height // cell), -(-width // cell)
@@ -80,14 +88,43 @@ def clusters(
     if not len(row):
         return []
     points = np.stack([row, column], axis=1) * cell
-    label = labels(points, eps, min_samples, counts[row, column])
     grid = np.full((rows, columns), NOISE)
-    grid[row, column] = label
-    of_pixels = np.kron(grid, np.ones((cell, cell), int))[:height, :width]
-    of_pixels[~changed] = NOISE
-    separate = [of_pixels == number for number in range(label.max() + 1)]
-    # Summed in float64 and in one order: the order of clusters must not hang on rounding.
-    ranked = [
-        Cluster(pixels, float(difference[pixels].sum(dtype=np.float64))) for pixels in separate
+    grid[row, column] = labels(points, eps, min_samples, counts[row, column])
+    ranked = sorted(
+        (
+            # Summed in float64 and in one order: the order of clusters must not hang on rounding.
+            (-float(difference.flat[pixels].sum(dtype=np.float64)), _box(pixels, width), pixels)
+            for pixels in _separate(grid, changed, cell)
+            if len(pixels) >= min_area
+        ),
+        key=lambda one: one[:2],
+    )
+    # A mask takes as much memory as the image, so only those clusters that are returned get one.
+    return [
+        Cluster(_mask(pixels, changed.shape), -weakness) for weakness, _, pixels in ranked[:most]
     ]
-    return sorted(ranked, key=lambda cluster: (-cluster.strength, cluster.box))
+
+
+def _separate(grid: np.ndarray, changed: np.ndarray, cell: int) -> list[np.ndarray]:
+    """The changed pixels of each cluster, as ascending indices into the flattened image.
+
+    grid: the cluster of each cell, int64 [rows, columns].
+    """
+    indices = np.flatnonzero(changed)
+    row, column = np.divmod(indices, changed.shape[1])
+    numbers = grid[row // cell, column // cell]
+    indices, numbers = indices[numbers != NOISE], numbers[numbers != NOISE]
+    indices = indices[np.argsort(numbers, kind="stable")]
+    return np.split(indices, np.cumsum(np.bincount(numbers))[:-1]) if len(indices) else []
+
+
+def _box(pixels: np.ndarray, width: int) -> tuple[int, int, int, int]:
+    """x0, y0, x1, y1 in px of indices into a flattened image of a width in px."""
+    rows, columns = np.divmod(pixels, width)
+    return int(columns.min()), int(rows[0]), int(columns.max()) + 1, int(rows[-1]) + 1
+
+
+def _mask(pixels: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    mask = np.zeros(shape, bool)
+    mask.flat[pixels] = True
+    return mask

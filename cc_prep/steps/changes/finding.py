@@ -56,11 +56,15 @@ def find_clusters(
     if changed.mean() > settings.most_share:  # of no use, and DBSCAN would take long over it
         return changed, []
     scale = max(1.0, changed.size / REFERENCE_AREA)
-    found_clusters = [
-        one
-        for one in clusters(levels, changed, settings.eps, settings.min_samples, settings.cell)
-        if one.area >= settings.min_area * scale
-    ][: settings.top]
+    found_clusters = clusters(
+        levels,
+        changed,
+        settings.eps,
+        settings.min_samples,
+        settings.cell,
+        min_area=settings.min_area * scale,
+        most=settings.top,
+    )
     if settings.tolerance:
         plainly = plain > settings.delta
         found_clusters = [grown(one, plainly, settings.tolerance) for one in found_clusters]

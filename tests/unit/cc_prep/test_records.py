@@ -12,8 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cc_prep.formats import changes, mask_members, sequences, training_shards
 from cc_prep.formats.tar import write_shard
-from cc_prep.records import CHANGE, DIGEST_FIELDS, NO_CHANGE, Facts, ImagePair, Looks
+from cc_prep.records import (
+    CHANGE,
+    DIGEST_FIELDS,
+    LONGEST_MEMBER,
+    LONGEST_NAME,
+    NO_CHANGE,
+    Facts,
+    ImagePair,
+    Looks,
+)
 
 IDS = st.text(max_size=300)
 
@@ -27,21 +37,43 @@ def test_keys_are_plain_and_short(id: str) -> None:
     """Keeps away: a dot that cuts a WebDataset key, a name too long for plain tar."""
     key = pair(id).key
     assert re.fullmatch(r"[A-Za-z0-9_-]+", key)
-    assert len(key) + len(".features.npy") <= 100
+    assert len(key) + LONGEST_MEMBER <= LONGEST_NAME
+
+
+def test_the_longest_member_is_known() -> None:
+    """Keeps away: a new member of a format, whose name is too long beside the longest key."""
+    members = (*training_shards.MEMBERS, *mask_members.NAMES, changes.JSON, changes.MASK)
+    frames = [f"{kind}00.{codec}" for kind in "ft" for codec in sequences.CODECS]
+    assert max(len(f".{name}") for name in (*members, *frames)) == LONGEST_MEMBER
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "/"])
-def test_the_longest_name_fits_into_plain_tar(tmp_path: Path, letter: str) -> None:
+@pytest.mark.parametrize("kind", [CHANGE, NO_CHANGE])
+def test_the_longest_name_fits_into_plain_tar(tmp_path: Path, letter: str, kind: str) -> None:
     """Keeps away: a build that ends at the first pair whose member's name is too long."""
     for length in (24, 25, 26, 300):
-        longest = ImagePair(*(3 * (letter * length,)), NO_CHANGE, "b", "a")
+        longest = ImagePair(*(3 * (letter * length,)), kind, "b", "a")
         path = tmp_path / f"{length}.tar"
         with write_shard(str(path)) as (writer, _):
-            writer.add(longest.key, {"json": b"{}", "tokens.npy": b"", "features.npy": b""})
+            writer.add(longest.key, dict.fromkeys(training_shards.MEMBERS, b"{}"))
         with tarfile.open(path) as file:
             names = file.getnames()
-        assert names[2] == f"{longest.key}.features.npy"
-        assert all(len(name) <= 100 for name in names)
+        assert names == [f"{longest.key}.{name}" for name in training_shards.MEMBERS]
+        assert all(len(name) <= LONGEST_NAME for name in names)
+
+
+@given(st.lists(st.sampled_from((1, 22, 23, 24, 25, 26)), min_size=3, max_size=3))
+def test_only_a_key_that_does_not_fit_is_cut_further(lengths: list[int]) -> None:
+    """Keeps away: other keys than those in the shards that are there already."""
+    parts = ["x" * length for length in lengths]
+    for kind in (CHANGE, NO_CHANGE):
+        key = ImagePair(*parts, kind, "b", "a").key
+        fits = sum(lengths) + len(f"---{kind}") + LONGEST_MEMBER <= LONGEST_NAME
+        if fits and max(lengths) <= 25:
+            assert key == "-".join((*parts, kind))
+        assert len(key) + LONGEST_MEMBER <= LONGEST_NAME
+    longest = [ImagePair(*parts[:2], f"{i}".zfill(lengths[2]), kind, "b", "a") for i in range(9)]
+    assert len({one.key for one in longest}) == 9
 
 
 def test_keys_of_many_long_ids_do_not_collide() -> None:

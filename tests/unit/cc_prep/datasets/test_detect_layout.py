@@ -86,10 +86,11 @@ def test_nothing_about_other_data_comes_along(tmp_path: Path) -> None:
     assert "list.csv" not in recognised.text
 
 
-@pytest.mark.parametrize("name", ["a.mp4", "a.MPEG"])
+@pytest.mark.parametrize("name", ["a.mp4", "a.MPEG", "train/a.mp4"])
 def test_videos_are_recognised(tmp_path: Path, name: str) -> None:
     """Keeps away: a video that one part of the toolkit reads and another passes over."""
     write_video(tmp_path / "a.mp4", 20)
+    (tmp_path / "train").mkdir()
     (tmp_path / "a.mp4").rename(tmp_path / name)
     assert detect_layout.recognise("v", str(tmp_path)).settings.layout == "video"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 
 from cc_prep import datasets
 from cc_prep.errors import RejectedPair, UserError
@@ -34,6 +35,20 @@ def test_pairs_come_with_their_images_and_masks(synth_root: Path) -> None:
 def test_images_take_the_size_that_is_asked_for(synth_root: Path) -> None:
     pair = datasets.open("synth", root=str(synth_root), split="test", size=32)[0]
     assert pair.before.shape == pair.after.shape == (32, 32, 3)
+
+
+@pytest.mark.parametrize("size", [None, 32])
+def test_the_arrays_may_be_changed(
+    synth_root: Path, video_root: Path, size: int | None, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Keeps away: torch's warning for each image, and augmentation that works on videos alone."""
+    for name, root, split in (("synth", synth_root, "test"), ("video", video_root, "train")):
+        for pair in datasets.open(name, root=str(root), split=split, size=size)[:4]:
+            for array in (pair.before, pair.after, pair.mask, pair.mask_before, pair.mask_after):
+                if array is not None:
+                    torch.from_numpy(array)
+                    array[:] = 0
+    assert not recwarn.list
 
 
 def test_mistakes(synth_root: Path, tmp_path: Path) -> None:

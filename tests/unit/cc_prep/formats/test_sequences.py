@@ -75,6 +75,16 @@ def test_missing_and_broken_frames_are_named(tmp_path: Path) -> None:
             sample.frames()
 
 
+def test_members_of_others_are_no_true_frames(tmp_path: Path) -> None:
+    """Keeps away: a WebDataset's .txt beside the frames, which ends every command on the shard."""
+    members = sequences.encode(FrameSequence(pair(0), FRAMES, {2: FRAMES[2]}), "png", 90, {})
+    others = dict.fromkeys(("txt", "t1.png", "t²².png", "t01.json", "tiff"), b"x")
+    with write_shard(str(tmp_path / "a.tar")) as (writer, _):
+        writer.add("k", {**members, **others})
+    [sample] = sequences.read(str(tmp_path / "a.tar"))
+    assert list(sample.truth()) == [2]
+
+
 @pytest.mark.parametrize(("count", "fits"), [(1, False), (2, True), (99, True), (100, False)])
 def test_how_many_frames_a_sample_may_have(count: int, fits: bool) -> None:
     """Keeps away: a sample of one frame, and one whose frames' names have three digits."""

@@ -274,6 +274,13 @@ def test_training_sample_comes_back() -> None:
         decoded.image(2)
 
 
+def test_members_of_others_are_no_images() -> None:
+    """Keeps away: a traceback for `f\u00b2\u00b2.jpg`, and JSON that counts as an image."""
+    others = dict.fromkeys(("f²².jpg", "f00.json", "f1.jpg", "flow.png"), b"x")
+    assert training_shards.decode("k", {**plain_sample(), **others}).images.keys() == {0, 4}
+    assert training_shards.decode("k", {**plain_sample(), "f01.jpg": b"x"}).images[1] == b"x"
+
+
 def test_object_arrays_are_never_unpickled() -> None:
     """Keeps away: a shard of a stranger that runs code."""
     members = plain_sample()
@@ -322,12 +329,6 @@ def test_equal_samples_equal_bytes() -> None:
     ]
 
 
-def npy_bytes(array: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
-
-
 @pytest.mark.parametrize(
     ("member", "array"),
     [
@@ -343,7 +344,7 @@ def npy_bytes(array: np.ndarray) -> bytes:
 def test_arrays_of_another_kind_or_shape(member: str, array: np.ndarray) -> None:
     """Keeps away: one wrong property of an array that only counts beside another."""
     with pytest.raises(tar.DamagedShard, match=member.partition(".")[0]):
-        training_shards.decode("k", {**plain_sample(), member: npy_bytes(array)})
+        training_shards.decode("k", {**plain_sample(), member: npy(array)})
 
 
 def test_the_index_stands_in_the_order_of_the_bytes(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from cc_prep.errors import Reason, RejectedPair
-from cc_prep.media import masks
+from cc_prep.media import images, masks
 from cc_prep.records import EMPTY_MASK
 from tests.fakes import pair
 
@@ -85,6 +85,47 @@ def test_the_content_says_what_a_file_is(tmp_path: Path) -> None:
     assert np.array_equal(masks.read(str(tmp_path / "m.jpg")), squares(0, 1))
     Image.fromarray(squares(0, 255)).save(tmp_path / "m.png", "JPEG")
     assert np.array_equal(masks.read(str(tmp_path / "m.png")), squares(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [
+        ("JPEG", {"quality": 30}),
+        ("WEBP", {"quality": 30}),
+        ("WEBP", {"quality": 30, "exif": b"Exif\0\0MM\0*\0\0\0\x08\0\0\0\0\0\0"}),
+        ("TIFF", {"compression": "jpeg", "quality": 30}),
+        ("JPEG2000", {"irreversible": True}),
+    ],
+)
+def test_the_ringing_of_lossy_formats_is_no_change(
+    tmp_path: Path, form: str, options: dict[str, object]
+) -> None:
+    """Keeps away: WebP masks with more change than there is, along every edge."""
+    mask = np.zeros((60, 70), np.uint8)
+    mask[11:43, 13:46] = 1
+    path = tmp_path / "m.png"
+    Image.fromarray(mask * 255).convert("RGB").save(path, form, **options)
+    assert (images.read(str(path)).max(axis=2) > 0).mean() > mask.mean()
+    assert np.array_equal(masks.read(str(path)), mask)
+
+
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [
+        ("WEBP", {"lossless": True}),
+        ("WEBP", {"lossless": True, "exif": b"Exif\0\0MM\0*\0\0\0\x08\0\0\0\0\0\0"}),
+        ("TIFF", {"compression": "tiff_lzw"}),
+        ("JPEG2000", {}),
+        ("JPEG2000", {"no_jp2": True}),
+    ],
+)
+def test_small_values_count_in_lossless_formats(
+    tmp_path: Path, form: str, options: dict[str, object]
+) -> None:
+    """Keeps away: a mask of 0 and 1 in which nothing changed, for its format can be lossy."""
+    pixels = Image.fromarray(squares(0, 1, 1, 0)).convert("RGB")
+    pixels.save(tmp_path / "m.png", form, **options)
+    assert np.array_equal(masks.read(str(tmp_path / "m.png")), squares(0, 1, 1, 0))
 
 
 def test_an_unknown_value_is_no_class(tmp_path: Path) -> None:

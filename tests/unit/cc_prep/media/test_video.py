@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import sys
@@ -61,6 +62,11 @@ def test_a_decoder_that_dies_or_hangs(video_root: Path, monkeypatch: pytest.Monk
             video.count_frames(path)
     monkeypatch.undo()
     assert video.count_frames(path) == 20
+    assert video._OWN.decoder
+    video._OWN.decoder.answers.close()
+    with pytest.raises(RejectedPair, match="the decoder"):
+        video.count_frames(path)
+    assert video.count_frames(path) == 20
 
 
 def test_an_interrupted_read_leaves_no_answer_behind(
@@ -74,10 +80,33 @@ def test_an_interrupted_read_leaves_no_answer_behind(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(video.select, "select", interrupted)  # the request was sent by then
+        patch.setattr(
+            video.selectors.DefaultSelector, "select", interrupted
+        )  # the request was sent by then
         with pytest.raises(KeyboardInterrupt):
             video.read_frame(path, 15)
     assert abs(video.read_frame(path, 4).mean() - 40) < 5
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no such limit")
+def test_more_open_files_than_select_takes(video_root: Path) -> None:
+    """Keeps away: every video is damaged in a process with more than 1023 open files."""
+    import resource
+
+    path = str(video_root / "ramp.mp4")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard not in (resource.RLIM_INFINITY, -1) and hard < 2048:
+        pytest.skip("this user may not open so many files")
+    video.stop_decoder()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    try:
+        with contextlib.ExitStack() as stack:
+            for _ in range(1100):
+                stack.enter_context(open(os.devnull, "rb"))
+            assert abs(brightness(path, 7) - 70) < 5
+    finally:
+        video.stop_decoder()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def brightness(path: str, number: int) -> float:

@@ -126,7 +126,8 @@ def test_a_machine_without_decord(
     video.stop_decoder()
     try:
         np.testing.assert_array_equal(video.read_frame(path, 11), expected)
-        assert "video_child av" in " ".join(map(str, video._CHILD[0].process.args))
+        assert video._OWN.decoder
+        assert "video_child av" in " ".join(map(str, video._OWN.decoder.process.args))
         damaged = tmp_path / "damaged.mp4"
         damaged.write_bytes((folder / "open.mp4").read_bytes()[:400])
         with pytest.raises(RejectedPair, match=r"damaged\.mp4"):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -13,7 +16,14 @@ from cc_prep.records import ImagePair
 from cc_prep.steps.imported_features import UNKNOWN, FeatureFiles, file_of
 
 PAIR = ImagePair("d", "train", "1", "change", "images/a.png", "sc_images/a.png")
+HUGE = b"4000000000000), }"  # the end of a header
 VALUES = np.random.default_rng(0).normal(size=(2, 6, 3, 4)).astype(np.float32)
+
+
+def encoded(save: Callable[..., None], array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    save(buffer, array)
+    return buffer.getvalue()
 
 
 @pytest.fixture
@@ -26,6 +36,15 @@ def folder(tmp_path: Path) -> Path:
 
 def files(folder: Path, precision: str = "float32") -> FeatureFiles:
     return FeatureFiles(str(folder), "resnet101", UNKNOWN, precision)
+
+
+@pytest.mark.parametrize("form", [">f8", "<f2", "<f4"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_floats_of_other_forms_are_read(folder: Path, form: str, order: Literal["C", "F"]) -> None:
+    """Keeps away: rows and columns exchanged, and bytes the wrong way around."""
+    np.save(folder / "features/a.png.npy", VALUES[0].astype(form, order))
+    expected = VALUES[0].astype(form).astype(np.float32)
+    assert np.array_equal(files(folder)(PAIR, 8).values, np.stack((expected, VALUES[1])))
 
 
 def test_both_images_features_are_read(folder: Path) -> None:
@@ -61,7 +80,15 @@ def test_images_elsewhere_have_no_features() -> None:
     [
         (b"", "a.png.npy"),
         (b"hello", "a.png.npy"),
-        (np.array([{}], object), "allow_pickle"),
+        (encoded(np.save, VALUES[1]) + b"x", "bytes for float32"),
+        (encoded(np.save, VALUES[1])[:-1], "bytes for float32"),
+        (
+            encoded(np.save, VALUES[1]).replace(b"4), }" + b" " * 12, b"4000000000000), }"),
+            "bytes for",
+        ),
+        (encoded(np.savez, VALUES[1]), "magic"),
+        (encoded(np.savez, VALUES[1])[:-40], "magic"),
+        (np.array([{}], object), "objects"),
         (VALUES[1][0], "channels, rows and columns"),
         (VALUES[1].astype(np.int64), "no floats"),
         (VALUES[1][:, :2], "shapes"),

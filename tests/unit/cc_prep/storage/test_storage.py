@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from pathlib import Path
 
@@ -120,6 +121,24 @@ def test_many_small_files_at_once(tmp_path: Path, remote: bool) -> None:
     assert storage.read_many([]) == []
     assert storage.sizes(folder) == {"a": 2, "b[1]": 1}
     assert storage.sizes(f"{folder}/none") == {}
+
+
+def test_a_file_that_cannot_be_created_whole_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: an empty lock after a full disk, which nobody can take again."""
+    monkeypatch.chdir(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            storage.create_json("lock.json", {"a": 1})
+        assert os.listdir() == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert storage.create_json("lock.json", {"a": 1})
+    assert not storage.create_json("lock.json", {"a": 2})
+    assert storage.read_json("lock.json") == {"a": 1}
 
 
 @pytest.mark.parametrize("remote", [True, False])

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from cc_prep import weights
 from cc_prep.errors import UserError
-from cc_prep.weights import download
+from cc_prep.weights import download, torchscript
 from tests.planted import Payload
 
 
@@ -69,6 +69,33 @@ def test_lightning_checkpoints_are_read_without_their_objects(
     assert torch.equal(read_back["a"], tensors["a"])
     assert torch.equal(read_back["b"], torch.ones(2))
     assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        torch.get_rng_state(),
+        torch.zeros(3, dtype=torch.int16),
+        torch.zeros(3, dtype=torch.int8),
+        torch.zeros(3, dtype=torch.complex64),
+        torch.zeros(3, dtype=torch.uint16),
+    ],
+    ids=lambda tensor: str(tensor.dtype),
+)
+def test_a_trainers_state_beside_the_tensors_is_of_any_type(
+    tmp_path: Path, beside: torch.Tensor
+) -> None:
+    """Keeps away: checkpoints refused for the random state that they resume from."""
+    state = {"a": torch.ones(2, dtype=torch.uint8)}
+    saved = {"hyper": argparse.Namespace(lr=1.0), "rng": beside, "state_dict": state}
+    torch.save(saved, tmp_path / "last.ckpt")
+    assert torch.equal(weights.read_tensors(tmp_path / "last.ckpt")["a"], state["a"])
+    torch.save({**saved, "state_dict": {"a": beside}}, tmp_path / "last.ckpt")
+    if str(beside.dtype).removeprefix("torch.") in torchscript.STORAGES.values():
+        assert torch.equal(weights.read_tensors(tmp_path / "last.ckpt")["a"], beside)
+    else:
+        with pytest.raises(UserError, match="other things"):
+            weights.read_tensors(tmp_path / "last.ckpt")
 
 
 class Scripted(torch.nn.Module):

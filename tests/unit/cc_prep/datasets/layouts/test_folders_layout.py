@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 from PIL import Image
 
-from cc_prep import datasets, manifest
+from cc_prep import datasets, manifest, storage
 from cc_prep.datasets.layouts import folders
 from cc_prep.manifest import Manifest
 from cc_prep.media import images
 from cc_prep.records import EMPTY_MASK
+from cc_prep.storage import object_store
 
 
 def settings(root: Path) -> Manifest:
@@ -63,6 +68,38 @@ def test_a_caption_ends_at_a_newline_alone(tmp_path: Path) -> None:
     (tmp_path / "captions/a.txt").write_bytes("one\u2028more\r\ntwo\rthree\n".encode())
     [pair] = datasets.pairs(settings(tmp_path), "train")
     assert pair.captions == ("one\u2028more", "two", "three")
+
+
+def test_captions_on_a_store_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: hours of one request after the other, for each split once more."""
+    root = "memory://own/captions"
+    for split, side, i in itertools.product(("train", "val"), ("before", "after"), range(40)):
+        storage.write_bytes(f"{root}/{split}/{side}/{i}.png", b"x")
+        storage.write_bytes(f"{root}/{split}/captions/{i}.txt", f"{split} {i}\nmore\n".encode())
+    storage.write_bytes(f"{root}/val/captions/stray.txt", b"\xff")
+    calls: list[str] = []
+    real = object_store.call
+
+    def counted(path: str, action: Callable[[Any, str], Any]) -> object:
+        calls.append(path)
+        return real(path, action)
+
+    monkeypatch.setattr(object_store, "call", counted)
+    own = manifest.load("own", ["layout=folders", "splits=[train, val]"], root=root)
+    for split in own.splits:
+        pairs = datasets.pairs(own, split)
+        assert [pair.captions for pair in pairs] == [
+            (f"{split} {i}", "more") for i in sorted(range(40), key=str)
+        ]
+    assert len(calls) < 80  # 2 x 2 folders, whose listings take some requests each
+
+
+def test_a_mask_in_one_split_says_that_all_have_them(tmp_path: Path) -> None:
+    touch(tmp_path, *(f"{s}/{side}/a.png" for s in ("train", "val") for side in "AB"))
+    touch(tmp_path, "val/masks/a.png")
+    (tmp_path / "train/unchanged.txt").write_text("a\n")
+    [pair] = datasets.pairs(settings(tmp_path), "train")
+    assert pair.mask == EMPTY_MASK
 
 
 def test_folders_of_pairs_that_are_no_split_are_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,39 @@ def test_clusters_are_changed_pixels_and_disjoint(
         x0, y0, x1, y1 = one.box
         assert one.pixels[y0:y1, x0:x1].sum() == one.area > 0
         assert x0 <= one.centre[0] < x1
+
+
+def specks(side: int, step: int) -> np.ndarray:
+    """Changed squares of 5 px, `step` px apart, bool [side, side]."""
+    inside = np.arange(side) % step < 5
+    return inside[:, None] & inside
+
+
+def test_small_clusters_take_no_memory() -> None:
+    """Keeps away: a photograph of gravel, whose thousands of specks take a mask each."""
+    changed = specks(1024, 25)
+    tracemalloc.start()
+    none = clusters(changed * 50.0, changed, 3.0, 10, 2, min_area=400)
+    twenty = clusters(changed * 50.0, changed, 3.0, 10, 2, min_area=25, most=20)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert not none
+    assert [one.area for one in twenty] == 20 * [25]
+    assert peak < 100 * changed.size  # there are 1681 clusters, of a byte a pixel each
+
+
+@given(st.integers(0, 2**31), st.integers(1, 30), st.integers(0, 5))
+def test_what_is_left_out_changes_nothing_of_the_rest(seed: int, least: int, most: int) -> None:
+    rng = np.random.default_rng(seed)
+    changed = rng.uniform(size=(40, 30)) < 0.2
+    difference = (changed * rng.integers(1, 4, changed.shape)).astype(np.float32)
+    every = clusters(difference, changed, 2.0, 4, 2)
+    some = clusters(difference, changed, 2.0, 4, 2, min_area=least, most=most)
+    expected = [one for one in every if one.area >= least][:most]
+    assert [(one.strength, one.box) for one in some] == [(o.strength, o.box) for o in expected]
+    assert all((a.pixels == b.pixels).all() for a, b in zip(some, expected, strict=True))
+    keys = [(-one.strength, one.box) for one in every]
+    assert keys == sorted(keys)
 
 
 def test_without_scikit_learn_one_line_says_what_to_install(
