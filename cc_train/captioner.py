@@ -118,7 +118,7 @@ class ReadsEntities(CaptionModel, Protocol):
 
 @runtime_checkable
 class LooksAgain(Protocol):
-    """A captioner whose scores and attention cost a pass of their own. text_only: leave it out."""
+    """A captioner whose scores and attention cost a pass. text_only: whether it is left out."""
 
     text_only: bool
 

@@ -141,9 +141,6 @@ def _completed(settings: dict[str, Any]) -> dict[str, Any]:
         if isinstance(settings.get(section), dict):
             defaults = Manifest.model_fields[section].default.model_dump(mode="json")
             completed[section] = {**defaults, **settings[section]}
-    if isinstance(settings.get("region_features"), dict):  # a part of the section entities
-        threads = Manifest.model_fields["entities"].default.threads
-        completed["region_features"] = {"threads": threads, **settings["region_features"]}
     return completed
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Mapping
@@ -123,8 +122,11 @@ class Watcher:
     def counts(self) -> Counts:
         """The present counts, from the job's files; the latest ones if these cannot be read."""
         began = time.monotonic()
-        with contextlib.suppress(OSError, StoreFailed):  # the next look may succeed
+        try:
             self.latest = count(self.state, self.plan, self.finished)
+        except (OSError, StoreFailed):  # the next look may succeed
+            self.pause = LINE_SECONDS
+            return self.latest
         now = self.latest
         if now.finished < self.first.finished:
             # A shard that an earlier run left unfinished starts again, and so does the rate.

@@ -203,7 +203,7 @@ class Exporter:
 @contextmanager
 def exporting(folder: str, names: Names) -> Iterator[Exporter]:
     """Files that appear in `folder` under their names only when all are complete."""
-    storage.remove_temporaries(folder)
+    storage.remove_temporaries(folder, storage.A_DAY)
     with storage.write_folder(folder) as temporary:
         exporter = Exporter(temporary, names)
         try:

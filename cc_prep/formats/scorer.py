@@ -78,7 +78,7 @@ def export(
     _check_target(target)
     captions: dict[str, dict[int, list[str]]] = {CHANGED: {}, UNCHANGED: {}}
     numbers, pairs, paths = _Numbers(), 0, list(shards)
-    storage.remove_temporaries(target)
+    storage.remove_temporaries(target, storage.A_DAY)
     with storage.write_folder(target) as folder:
         for done, path in enumerate(paths, 1):
             for sample in training_shards.read(path):

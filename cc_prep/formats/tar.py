@@ -92,10 +92,13 @@ def read_shard(path: str) -> Iterator[tuple[str, dict[str, bytes]]]:
     with storage.open_read(path) as file:
         counted: Any = _CountedFile(file)
         end = yield from read_members(counted, path)
-        while counted.read(1 << 20):  # what follows the mark
-            pass
+        is_empty = not counted.since(end).strip(b"\0")
+        while part := counted.read(1 << 20):
+            is_empty = is_empty and not part.strip(b"\0")
         if counted.count < end + END_MARK:
             raise DamagedShard(f"{path}: is cut short")
+        if not is_empty:  # a header was lost, or another tar was appended
+            raise DamagedShard(f"{path}: goes on behind its end")
 
 
 def decoded(path: str, decode: Callable[[str, dict[str, bytes]], Sample]) -> Iterator[Sample]:
@@ -179,15 +182,26 @@ def parts_of(member: tarfile.TarInfo, path: str) -> tuple[str, str]:
 
 
 class _CountedFile:
-    """Counts the bytes that are read from a file."""
+    """Counts the bytes that are read from a file, and keeps those of the last reads.
+
+    A tar reader reads records of 20 blocks, and has the first block behind the last member in one
+    of the last two when it ends.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.count = file, 0
+        self.last: tuple[bytes, bytes] = b"", b""
 
     def read(self, size: int) -> bytes:
         data = self.file.read(size)
         self.count += len(data)
+        self.last = self.last[1], data
         return data
+
+    def since(self, offset: int) -> bytes:
+        """What was read from an offset on, as far as it is kept."""
+        data = b"".join(self.last)
+        return data[max(0, len(data) - (self.count - offset)) :]
 
 
 class _HashingFile(io.RawIOBase):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch_fidelity.registry import FEATURE_EXTRACTORS_REGISTRY
 
 from cc_prep import storage, weights
 from cc_prep.errors import UserError
-from cc_prep.formats import provenance, sequences, training_shards
+from cc_prep.formats import provenance, sequences, tar, training_shards
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.manifest import NONE
@@ -199,21 +199,26 @@ def _rebuilt(folder: str, tokens: str) -> Iterator[Pair]:
         )
     decode = Tokenizer(network).reconstruct
     for name in sorted(record["shards"]):
-        stored = sequences.read(storage.join(folder, sequences.FORMAT.file(name)))
-        samples = training_shards.read(storage.join(tokens, training_shards.FORMAT.file(name)))
-        for sequence, sample in matched(stored, samples):
+        files = (
+            storage.join(folder, sequences.FORMAT.file(name)),
+            storage.join(tokens, training_shards.FORMAT.file(name)),
+        )
+        both = tar.spans(files[0]).keys() & tar.spans(files[1]).keys()
+        for sequence, sample in matched(
+            sequences.read(files[0]), training_shards.read(files[1]), both
+        ):
             yield from zip(decode(sample.tokens), sequence.frames(), strict=True)
 
 
 def matched(
-    stored: Iterator[StoredSequence], samples: Iterator[TrainingSample]
+    stored: Iterable[StoredSequence], samples: Iterable[TrainingSample], both: Set[str]
 ) -> Iterator[tuple[StoredSequence, TrainingSample]]:
     """The sequence and the sample of each pair that has both; one of each is in memory at a time.
 
-    Both must be in one order, as shards of one name are.
+    both: their keys. The two must be in one order, as shards of one name are.
     """
-    for sample in samples:
-        for sequence in stored:  # goes on where the last search ended
-            if sequence.key == sample.key:
-                yield sequence, sample
-                break
+    yield from zip(
+        (sequence for sequence in stored if sequence.key in both),
+        (sample for sample in samples if sample.key in both),
+        strict=True,
+    )

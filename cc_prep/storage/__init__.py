@@ -1,6 +1,7 @@
 """The only door to files, on disks and in object stores: `storage.read_bytes("s3://…")`."""
 
 from cc_prep.storage.files import (
+    A_DAY,
     TEMPORARY_SUFFIX,
     absolute,
     create_json,
@@ -14,6 +15,7 @@ from cc_prep.storage.files import (
     list_files,
     list_folders,
     local_path,
+    named,
     open_read,
     read_bytes,
     read_json,
@@ -33,6 +35,7 @@ from cc_prep.storage.files import (
 )
 
 __all__ = [
+    "A_DAY",
     "TEMPORARY_SUFFIX",
     "absolute",
     "create_json",
@@ -46,6 +49,7 @@ __all__ = [
     "list_files",
     "list_folders",
     "local_path",
+    "named",
     "open_read",
     "read_bytes",
     "read_json",

@@ -23,17 +23,34 @@ def file_lock(path: Path, seconds: float) -> Iterator[None]:
     Raises LockHeld if another process has it for so many seconds, and OSError where the file cannot
     be made. On a file system without locks nothing is held.
     """
+    if not _has_locks(path):
+        # filelock would make a file of its own there, which outlives a process that is killed.
+        yield
+        return
     lock = filelock.FileLock(path)
     try:
         lock.acquire(timeout=seconds)
     except filelock.Timeout:
         raise LockHeld(str(path)) from None
-    except NotImplementedError:
-        pass
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
     try:
         yield
     finally:
         lock.release()
+
+
+def _has_locks(path: Path) -> bool:
+    """Whether the file system has locks; makes the file."""
+    with open(path, "a") as file:
+        try:
+            import fcntl
+        except ImportError:  # Windows, whose file systems have
+            return True
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno in NO_LOCKS:
+                return False
+            raise
+    return True

@@ -13,8 +13,10 @@ import hashlib
 import json
 import os
 import posixpath
+import re
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +27,8 @@ from cc_prep.errors import UserError
 from cc_prep.storage import object_store
 
 TEMPORARY_SUFFIX = ".tmp"
+A_DAY = 86_400.0  # in s
+TEMPORARY = re.compile(r"\.(.+\.)?[0-9a-f]{12}\.tmp")  # names that are given here
 
 
 def is_remote(path: str) -> bool:
@@ -213,13 +217,22 @@ def read_json_lines(path: str) -> list[Any]:
     return [json.loads(line) for line in lines if line.strip()]
 
 
+def named(path: str) -> str:
+    """The path of a file that a user names for output: where a link leads, which stays a link.
+
+    Links in the folders of jobs are replaced, so that `cp -rs` gives a copy to work on.
+    """
+    path = path if is_remote(path) else local_path(path)
+    return os.path.realpath(path) if not is_remote(path) and os.path.islink(path) else path
+
+
 @contextmanager
 def write_whole(path: str, durable: bool = True) -> Iterator[BinaryIO]:
     """A file for writing that appears under its name only when the block ends without an error.
 
-    A link stays one, and what it names is replaced. A pipe, or another thing that is no regular
-    file, is written into directly. durable: wait until the disk has it, so that a power cut cannot
-    leave an empty file.
+    A pipe, or another thing that is no regular file, is written into directly. A link is replaced:
+    see `named`. durable: wait until the disk has it, so that a power cut cannot leave an empty
+    file.
     """
     if is_remote(path):
         with tempfile.NamedTemporaryFile() as file:
@@ -234,8 +247,6 @@ def write_whole(path: str, durable: bool = True) -> Iterator[BinaryIO]:
         with open(path, "wb") as file:
             yield file
         return
-    if os.path.islink(path):
-        path = os.path.realpath(path)
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     temporary = os.path.join(
         os.path.dirname(path),
@@ -305,6 +316,7 @@ def create_json(path: str, value: Any) -> bool:
             try:
                 file.write(data)
                 file.flush()
+                os.fsync(file.fileno())  # some disks say only now that they are full
             except BaseException:  # not by renaming: a name that is there must not be replaced
                 remove(path)
                 raise
@@ -330,24 +342,26 @@ def remove(path: str) -> None:
         object_store.call(path, lambda fs, key: fs.rm_file(key))
 
 
-def remove_temporaries(folder: str) -> int:
+def remove_temporaries(folder: str, seconds: float = 0.0) -> int:
     """Removes what killed writers left behind in a local folder, and how many of these there were:
     files of `write_whole`, folders of `write_folder`.
+
+    seconds: those that changed since stay, where others may be writing.
     """
     if is_remote(folder):
         return 0
-    names = [
-        name
+    paths = [
+        Path(local_path(join(folder, name)))
         for name in (*list_files(folder), *list_folders(folder))
-        if name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
+        if TEMPORARY.fullmatch(name)
     ]
-    for name in names:
-        path = Path(local_path(join(folder, name)))
+    old = [path for path in paths if time.time() - path.lstat().st_mtime >= seconds]
+    for path in old:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-    return len(names)
+    return len(old)
 
 
 def free_bytes(folder: str) -> int | None:

@@ -20,9 +20,9 @@ from cc_prep.errors import UserError, first_line
 from cc_prep.weights.registry import Located
 
 CONFIG = "config.json"
-# What `from_pretrained` raises for a folder that is damaged or of another model. Safetensors has a
-# type of its own, which is none of the others.
 LOCAL = {"local_files_only": True, "trust_remote_code": False}  # for every `from_pretrained`
+# What it raises for a folder that is damaged or of another model. Safetensors has a type of its
+# own, which is none of the others.
 UNREADABLE = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 # What decides a model's output: its settings, its chat, its vocabulary and its tensors.
 SUFFIXES = (".json", ".jinja", ".safetensors", ".bin", ".txt", ".model")

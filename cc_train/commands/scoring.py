@@ -80,7 +80,6 @@ def score_run(
     entries, items = shard_items.captioned(shards)
     items = coco.with_facts(items, facts) if facts else items
     stored = stored_run.read(hub.locate(run))
-    weights = storage.sha256(run_folder.best_model(stored.folder)[0])  # a training may go on
     captioner = loading.of_run(stored, run, pick_device(device))
     scores, captions = score_captioner.score(
         captioner, entries, items, beams, on_stderr(), path=path, protocol=protocol
@@ -88,7 +87,7 @@ def score_run(
     scores = replace(
         scores,
         step=stored.step,
-        weights=weights,
+        weights=stored.sha256,
         trained_on=run_folder.trained_on(stored.folder, [entry.key for entry in entries]),
     )
     evaluation.write(path, scores, items, captions)

@@ -69,7 +69,7 @@ def write(
         .get_template("comparison.html.j2")
         .render(title=title, tables=tables, gains=gains, notes=notes, shown=SHOWN, ceiling=ceiling)
     )
-    storage.write_bytes(path, page.encode("utf-8", "surrogatepass"))
+    storage.write_bytes(storage.named(path), page.encode("utf-8", "surrogatepass"))
 
 
 def show(

@@ -97,7 +97,10 @@ def write(
     scores = _scores(evaluated / "scores.json")
     samples = _images(shards)
     groups, notes = _with_pictures(
-        _groups(evaluated / evaluation.ITEMS, samples), samples, run, settings.get("system")
+        _groups(evaluated / evaluation.ITEMS, samples) if scores else [],
+        samples,
+        run,
+        settings.get("system"),
     )
     pictures = _pictures(folder)
     page = (
@@ -125,14 +128,20 @@ def write(
         )
     )
     target = out or _default(run, folder)
-    storage.write_bytes(target, page.encode("utf-8", "surrogatepass"))
+    storage.write_bytes(storage.named(target), page.encode("utf-8", "surrogatepass"))
     return target
 
 
 def _of_other_weights(folder: Path, scores: Mapping[str, Any] | None) -> list[str]:
     """A note for scores of other weights than the best ones of a run; older scores name none."""
     digest = (scores or {}).get("weights")
-    if digest is None or digest == storage.sha256(run_folder.best_model(folder)[0]):
+    if digest is None:
+        return []
+    try:
+        model, _ = run_folder.best_model(folder)
+    except UserError:  # a page needs no weights
+        return []
+    if digest == storage.sha256(model):
         return []
     return ["The scores are of other weights than the best ones of this run: evaluate it again."]
 

@@ -33,7 +33,7 @@ BULLET: dict[str, Any] = {
 
 def write(out: str) -> None:
     """Writes the page to a path or an object store."""
-    storage.write_bytes(out, render().encode())
+    storage.write_bytes(storage.named(out), render().encode())
 
 
 def render() -> str:

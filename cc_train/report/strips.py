@@ -43,7 +43,7 @@ def write(run: str, before: str, after: str, out: str, stage1: str | None, devic
     if stage1 is not None:
         rows.append(_by_encoder(stage1, (before, after), text))
     picture = strip(before_after[0], [row for row in rows if row is not None])
-    storage.write_bytes(out, images.encode_image(picture, codec, 90))
+    storage.write_bytes(storage.named(out), images.encode_image(picture, codec, 90))
     return text
 
 

@@ -56,7 +56,7 @@ what was evaluated, a training or an exported captioner; leave it out for captio
 
 def write(zoo: Path, out: str) -> None:
     """Writes the page to a path or an object store. Raises UserError for a damaged row."""
-    storage.write_bytes(out, render(zoo, Path(out).parent).encode())
+    storage.write_bytes(storage.named(out), render(zoo, Path(out).parent).encode())
 
 
 def add(

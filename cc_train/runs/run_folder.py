@@ -81,7 +81,7 @@ def _likely(folder: Path) -> str:
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
     """Writes the files of a run. A run that resumes has them already; they stay as they are.
 
-    Without checkpoints no step was taken: the files are replaced, as settings.json is.
+    Without checkpoints no step is kept: the files are replaced, as settings.json is.
     """
     begun = bool(checkpoints.steps(folder))
     for name, content in files.items():

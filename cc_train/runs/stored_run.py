@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from cc_prep import storage
 from cc_prep.errors import UserError, first_line
 from cc_prep.settings import S
 from cc_train.runs import run_folder
@@ -25,7 +26,7 @@ class Run:
 
     system: its name in the table of systems. settings: the content of settings.json. tensors: the
     network's, by name, float32 where they are floating point. step: the step of the checkpoint; 0
-    for a packed network.
+    for a packed network. sha256: of the file that they were read from.
     """
 
     folder: Path
@@ -33,6 +34,7 @@ class Run:
     settings: dict[str, Any]
     tensors: dict[str, Tensor]
     step: int
+    sha256: str = ""
 
 
 def read(folder: Path, system: str | None = None) -> Run:
@@ -45,7 +47,7 @@ def read(folder: Path, system: str | None = None) -> Run:
     try:
         with safe_open(model, "pt") as file:
             settings = _settings(file)
-        stored = load_file(model)
+        stored, sha256 = load_file(model), storage.sha256(model)
     except (SafetensorError, ValueError) as error:
         raise _damaged(model, error) from None
     tensors = {n: t.float() if t.is_floating_point() else t for n, t in stored.items()}
@@ -55,7 +57,7 @@ def read(folder: Path, system: str | None = None) -> Run:
     files = settings.get("files", [])
     if not isinstance(files, list) or any(Path(str(file)).name != file for file in files):
         raise UserError(f"{model}: its settings name files elsewhere", "Do not trust this run")
-    return Run(folder, name, settings, tensors, step)
+    return Run(folder, name, settings, tensors, step, sha256)
 
 
 def system_of(folder: Path) -> str:

@@ -20,7 +20,7 @@ from cc_train.data.stream import SKIPPED, Source
 from cc_train.distributed import ALONE, Ranks
 from cc_train.runs import run_folder
 from cc_train.training import loader
-from cc_train.training.experiment_loggers import open_loggers
+from cc_train.training.experiment_loggers import IDS, open_loggers
 from cc_train.training.metric_logger import MetricLogger
 from cc_train.training.objective import Objective
 from cc_train.training.settings import Loop
@@ -54,6 +54,8 @@ def fit(
         start = trainer.prepare(resume, source)
         if ranks.first:
             run_folder.write_files(run, files or {})
+            if start == 0:  # what a start that broke off left is not this training's
+                (run / IDS).unlink(missing_ok=True)
         return _fit(trainer, source, start, console)
 
 

@@ -12,13 +12,14 @@ from cc_prep.formats.provenance import differences
 from cc_train.data.split import VALID_DIGEST
 from cc_train.runs import checkpoints, origin, run_folder
 
-# Settings that may differ when a run resumes, since they change a batch or a step by rounding at
-# most. The division of a step's batch is free as well: only `global_batch_size` counts. A note
-# names a new number of steps or learning rate, which change the steps that follow.
+# Settings that may differ when a run resumes. Those of NOTED change the steps that follow; a note
+# names them. The others change a batch or a step by rounding at most. The division of a step's
+# batch is free as well: only `global_batch_size` counts.
+NOTED = ("steps", "epochs", "learning_rate")
 FREE_OF_LOOP = (
-    "steps", "epochs", "learning_rate", "batch_size", "grad_accum_steps", "compile", "device",
-    "threads", "tf32", "loader_workers", "log_every", "validate_every", "checkpoint_every",
-    "keep_checkpoints", "loggers",
+    *NOTED, "batch_size", "grad_accum_steps", "compile", "device", "threads", "tf32",
+    "loader_workers", "log_every", "validate_every", "checkpoint_every", "keep_checkpoints",
+    "loggers",
 )  # fmt: skip
 FREE = (
     *(f"loop.{name}" for name in FREE_OF_LOOP), "cache_mb", "max_activation_mb", "files",

@@ -30,7 +30,7 @@ from cc_train.training.loader import to_device
 from cc_train.training.objective import Objective
 from cc_train.training.settings import Loop, compute_dtype
 
-LOCK, LOCK_SECONDS = ".lock", 30.0  # loader workers of a killed training hold it some seconds more
+LOCK, LOCK_SECONDS = ".lock", 30.0  # a training that was asked to stop still saves
 LEAST_SCALE = 2.0**-14  # of float16, after 30 steps without a finite gradient
 LOWER = "lower loop.learning_rate: the command then resumes from the last checkpoint, if any"
 
@@ -155,7 +155,8 @@ class Trainer:
             self.before = before.get("loop", {})
             resume.check_steps(checkpoint.step, self.settings.steps, self.run)
             config = origin.with_start_of(before, config)
-        storage.write_json(str(path), config)
+        if checkpoint is None or checkpoint.step < self.settings.steps:
+            storage.write_json(str(path), config)  # of a finished run they stay what was trained
         return checkpoint, before
 
     def _lock(self) -> None:
@@ -336,8 +337,9 @@ class Trainer:
         if self.averaged is not None:
             checkpoints.load(self.averaged.module, tensors, "exported.")
             self.averaged.n_averaged.copy_(tensors["averaged"])
-        if checkpoint.state.get("scaler"):
-            self.scaler.load_state_dict(checkpoint.state["scaler"])
+        scaler = checkpoint.state.get("scaler")
+        if scaler and scaler["scale"] >= 1:  # less after many gradients that were not finite
+            self.scaler.load_state_dict(scaler)
         self.interval.restore(checkpoint.state.get("interval", {}), self.device)
         self.figures, self.best = checkpoint.state["figures"], checkpoint.state["best"]
         # After a damaged one was passed over, the best of before may be pruned already.

@@ -271,6 +271,6 @@ def references(
     file: dict[str, Any] = coco.references([pair_meta(pair) for pair in pairs])
     if not file["images"]:
         raise UserError(f"{dataset}: no captions in it", "Give a split that has some")
-    storage.write_json(out, file)
+    storage.write_json(storage.named(out), file)
     pairs_written = counted(len(file["images"]), "pair")
     click.echo(f"{out}: {pairs_written}, {counted(len(file['annotations']), 'caption')}")

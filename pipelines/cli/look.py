@@ -220,11 +220,15 @@ def _whole(folder: str, plan: dict[str, int], begun: set[str]) -> dict[str, Done
     from cc_prep.formats import provenance
     from cc_prep.inspect.verification import FORMATS
     from pipelines.state.account import Account
+    from pipelines.state.journal import State
 
-    record = provenance.read(folder)
-    if record is None:  # it is written before the first shard
-        return {}
     kinds = {kind.name: kind for kind in FORMATS}
-    account = Account(kinds[record["format"]], folder, plan)
+    try:
+        kind = kinds.get(str((provenance.read(folder) or {}).get("format")))
+    except UserError:  # of another version, or damaged
+        kind = None
+    if kind is None:
+        return {name: done for name, done in State(folder).done().items() if name not in begun}
+    account = Account(kind, folder, plan)
     account.make_again(begun)
     return account.whole

@@ -21,7 +21,7 @@ from pipelines.regions.findings import read_findings, with_findings
 from pipelines.regions.shards import TRAIN, plan_from_regions
 
 # Settings that decide the vectors; the others decide what is made of them.
-VECTOR_SETTINGS = ("retriever", "weights", "features", "regions", "view", "grow", "threads")
+VECTOR_SETTINGS = ("retriever", "weights", "features", "regions", "view", "grow")
 # Of a pair: three regions in two images with 248 channels each; measured 163 bytes of entities.
 VECTOR_BYTES, ENTITY_BYTES = 8_000, 400
 MEMORY = "not measured: the network, spaCy's pipeline, and 2 kB for each training region"

@@ -97,7 +97,7 @@ def write(path: str, target: str, samples: int = 24, progress: Progress = no_pro
             strip_px=STRIP_PX,
         )
     )
-    storage.write_bytes(target, page.encode("utf-8", "replace"))
+    storage.write_bytes(storage.named(target), page.encode("utf-8", "replace"))
     return len(page_strips)
 
 

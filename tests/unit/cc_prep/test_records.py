@@ -64,7 +64,7 @@ def test_the_longest_name_fits_into_plain_tar(tmp_path: Path, letter: str, kind:
 
 @given(st.lists(st.sampled_from((1, 22, 23, 24, 25, 26)), min_size=3, max_size=3))
 def test_only_a_key_that_does_not_fit_is_cut_further(lengths: list[int]) -> None:
-    """Keeps away: other keys than those in the shards that are there already."""
+    """Keeps away: other keys than those of nearly all shards that are there already."""
     parts = ["x" * length for length in lengths]
     for kind in (CHANGE, NO_CHANGE):
         key = ImagePair(*parts, kind, "b", "a").key

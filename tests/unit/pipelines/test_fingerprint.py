@@ -15,7 +15,6 @@ from cc_prep.formats import provenance
 from cc_prep.formats.base import VERSIONS
 from cc_prep.manifest import Manifest
 from pipelines import fingerprint
-from pipelines.regions import entities_job
 from tests import small_weights
 
 DDCONFIG = {"resolution": 16, "attn_resolutions": [4], "ch": 32}
@@ -114,18 +113,6 @@ def test_folders_of_an_older_version_are_continued() -> None:
     changed = fingerprint_of("interpolate.padding_mode=replicate")
     with pytest.raises(UserError, match=r"interpolate\.padding_mode: zeros → replicate"):
         fingerprint.check_same_settings("out", record, changed)
-
-
-def test_threads_count_for_vectors_of_regions() -> None:
-    """Keeps away: vectors of two numbers of threads, on which sums depend, in one folder; folders
-    from before that go on with the default number."""
-    old = {"region_features": {"view": "crop"}}
-    assert "threads" in entities_job.VECTOR_SETTINGS
-    fingerprint.check_same_settings("out", old, {"region_features": {"view": "crop", "threads": 2}})
-    with pytest.raises(UserError, match=r"region_features\.threads: 2 → 4"):
-        fingerprint.check_same_settings(
-            "out", old, {"region_features": {"view": "crop", "threads": 4}}
-        )
 
 
 @pytest.mark.parametrize("key", fingerprint.PAIR_FILES)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
+from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import scorer, training_shards
 from cc_prep.formats.training_shards import Features
@@ -123,6 +126,8 @@ def test_what_a_killed_export_left_is_removed(tmp_path: Path) -> None:
     """Keeps away: gigabytes in a hidden folder, one more for each try."""
     left = tmp_path / "out/.0123456789ab.tmp/features"
     left.mkdir(parents=True)
+    two_days_ago = time.time() - 2 * storage.A_DAY
+    os.utime(left.parent, (two_days_ago, two_days_ago))
     scorer.export([shard(tmp_path / "one-000000.tar")], str(tmp_path / "out"))
     assert not [path.name for path in (tmp_path / "out").iterdir() if path.name[0] == "."]
 

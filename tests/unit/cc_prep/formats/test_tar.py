@@ -87,6 +87,21 @@ def test_cut_at_any_block(tmp_path: Path) -> None:
     assert len(list(read_shard(str(path)))) == 3
 
 
+@pytest.mark.parametrize("count", [3, 40])
+def test_a_lost_header_is_no_end(tmp_path: Path, count: int) -> None:
+    """Keeps away: the samples behind a hole of zeros, or of a second tar, lost without a word."""
+    path = tmp_path / "a.tar"
+    write(path, {f"k{i:02d}": {"json": b"{}", "f00.png": b"z" * 900} for i in range(count)})
+    whole = path.read_bytes()
+    hole = whole.index(b"k01.json")
+    path.write_bytes(whole[:hole] + bytes(512) + whole[hole + 512 :])
+    with pytest.raises(DamagedShard, match="behind its end"):
+        list(read_shard(str(path)))
+    path.write_bytes(whole + whole)
+    with pytest.raises(DamagedShard, match="behind its end"):
+        list(read_shard(str(path)))
+
+
 def test_bad_keys_never_get_in(tmp_path: Path) -> None:
     for key in ("a.b", "a/b", ""):
         with pytest.raises(AssertionError), write_shard(str(tmp_path / "a.tar")) as (writer, _):

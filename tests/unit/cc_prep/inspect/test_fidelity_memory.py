@@ -24,9 +24,11 @@ def test_shards_are_read_side_by_side() -> None:
             was_read.append(key)
             yield StoredSequence(key, {}, {})
 
-    pairs = fidelity.matched(stored(), map(sample, "bcf"))
-    assert [(one.key, other.key) for one, other in pairs] == [("b", "b"), ("c", "c"), ("f", "f")]
-    assert was_read == list("abcdef")
+    # A sample without a sequence, x, and one whose sequence is not measured, a, take none along.
+    pairs = fidelity.matched(stored(), map(sample, "axbcf"), set("bcf"))
+    first, _ = next(pairs)
+    assert (first.key, was_read) == ("b", ["a", "b"])
+    assert [(one.key, other.key) for one, other in pairs] == [("c", "c"), ("f", "f")]
 
 
 def test_images_are_kept_in_the_size_that_is_measured() -> None:

@@ -16,7 +16,6 @@ from cc_prep.records import ImagePair
 from cc_prep.steps.imported_features import UNKNOWN, FeatureFiles, file_of
 
 PAIR = ImagePair("d", "train", "1", "change", "images/a.png", "sc_images/a.png")
-HUGE = b"4000000000000), }"  # the end of a header
 VALUES = np.random.default_rng(0).normal(size=(2, 6, 3, 4)).astype(np.float32)
 
 

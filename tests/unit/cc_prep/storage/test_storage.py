@@ -70,8 +70,10 @@ def test_a_killed_writers_rest_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".0123456789ab.tmp").mkdir()
     (tmp_path / ".0123456789ab.tmp/features.npy").write_bytes(b"half of an export")
     (tmp_path / "mine.tmp").write_bytes(b"not ours")
+    (tmp_path / ".cache.tmp").mkdir()
+    assert storage.remove_temporaries(str(tmp_path), storage.A_DAY) == 0
     assert storage.remove_temporaries(str(tmp_path)) == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.tmp"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".cache.tmp", "mine.tmp"]
 
 
 def test_a_folder_in_the_way_lets_nothing_move(tmp_path: Path) -> None:
@@ -152,16 +154,22 @@ def test_one_of_many_creates_a_file(tmp_path: Path, remote: bool) -> None:
     storage.remove(path)
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    """Keeps away: results behind a link that silently stay old."""
+def test_a_named_link_stays_a_link(tmp_path: Path) -> None:
+    """Keeps away: results behind a link that silently stay old; links of a copy by `cp -rs` that
+    lead writes into the folder that was copied.
+    """
     (tmp_path / "disk").mkdir()
     target, link = tmp_path / "disk/scores.json", tmp_path / "scores.json"
     link.symlink_to(target)
     for text in (b"first", b"second"):  # the first time the link names nothing yet
-        storage.write_bytes(str(link), text)
+        storage.write_bytes(storage.named(str(link)), text)
         assert link.is_symlink()
         assert target.read_bytes() == text
     assert sorted(path.name for path in (tmp_path / "disk").iterdir()) == ["scores.json"]
+    storage.write_bytes(str(link), b"of a job")
+    assert not link.is_symlink()
+    assert target.read_bytes() == b"second"
+    assert storage.named("memory://a/b") == "memory://a/b"
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")

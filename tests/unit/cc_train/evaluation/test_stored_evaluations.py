@@ -15,7 +15,7 @@ import pytest
 
 from cc_prep.errors import UserError
 from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
-from cc_train.evaluation import evaluation
+from cc_train.evaluation import evaluation, score_captioner
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.fact_scores import Share
 from cc_train.evaluation.faithfulness import Faithfulness
@@ -208,9 +208,13 @@ def test_an_evaluation_that_breaks_off_has_no_scores(
     assert not (tmp_path / "scores.json").exists()
 
 
-def test_an_evaluation_in_the_place_of_a_file_is_refused_first(tmp_path: Path) -> None:
+def test_an_evaluation_in_the_place_of_a_file_is_refused_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Keeps away: captions of an hour, and then "[Errno 20] Not a directory"."""
     file = tmp_path / "file"
     file.write_text("")
+    monkeypatch.setattr(score_captioner, "check", Mock())
+    monkeypatch.setattr(score_captioner, "_captions", Mock(side_effect=AssertionError))
     with pytest.raises(UserError, match=r"file/x: .*Give another --out"):
-        evaluation.make_folder(file / "x")
+        score_captioner.score(Mock(), [], ITEMS, 1, Mock(), path=file / "x")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
+from rich.console import Console
 
 from cc_prep.errors import UserError
-from cc_train.captioner import text_only
+from cc_train.captioner import Caption
+from cc_train.evaluation import score_captioner
 from cc_train.systems.mllm import images
 from cc_train.systems.mllm.batches import AttentionControl
 from cc_train.systems.mllm.objective import MllmObjective
@@ -57,12 +60,21 @@ def test_a_processor_is_asked_once_for_each_question(folder: Path) -> None:
 def test_scoring_a_captioner_costs_no_second_pass(folder: Path) -> None:
     """Keeps away: attention and scores of each caption that an evaluation never reads."""
     auto = small_mllm.captioner(folder, "qwen2_5_vl", model={"family": "auto"})
-    with text_only(auto):
-        (caption,) = auto.caption(small_mllm.pairs(1), entities=ENTITIES)
-    assert (caption.attention, caption.score) == (None, None)
-    (whole,) = auto.caption(small_mllm.pairs(1), entities=ENTITIES)
+
+    def predict(*_: object) -> Iterator[tuple[None, Caption]]:
+        yield None, auto.caption(small_mllm.pairs(1), entities=ENTITIES)[0]
+
+    with (
+        patch.object(score_captioner, "predict", predict),
+        patch.object(auto, "_read_again", wraps=auto._read_again) as second_pass,
+    ):
+        console = Console(quiet=True)
+        texts = score_captioner._captions(auto, [Mock(key="k")], 1, False, console)
+        assert second_pass.call_count == 0
+        (whole,) = auto.caption(small_mllm.pairs(1), entities=ENTITIES)
+    assert second_pass.call_count == 1
     assert whole.attention is not None
-    assert whole.text == caption.text
+    assert texts == {"k": whole.text}
 
 
 def test_a_processor_that_takes_any_size_is_asked_about_the_size_that_is_set(

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from cc_prep.errors import JobFailed, UserError
 from cc_train.data.stream import StatelessSource
+from cc_train.runs import checkpoints
 from cc_train.training import trainer as trainers
 from cc_train.training.loop import fit
 from cc_train.training.settings import Loop
@@ -93,6 +94,9 @@ def test_the_advice_for_a_loss_that_is_no_number_can_be_followed(tmp_path: Path)
     shown = train(tmp_path, Line(), learning_rate=0.01)
     assert "resuming at step 4" in shown
     assert "the learning rate was 0.1 and is 0.01 from here on" in shown
+    settings = (tmp_path / "settings.json").read_text()
+    assert train(tmp_path, Line(), learning_rate=0.5) == "all 6 steps are done\n"
+    assert (tmp_path / "settings.json").read_text() == settings, "of what was trained"
 
 
 def test_before_the_first_checkpoint_settings_are_free(tmp_path: Path) -> None:
@@ -132,6 +136,11 @@ def test_float16_without_a_finite_gradient_ends(tmp_path: Path) -> None:
     """Keeps away: a training to its end of which no step changed a weight."""
     with pytest.raises(JobFailed, match="no gradient is finite in float16"):
         train(tmp_path, Line(gradient=float("nan")), precision="float16", steps=60)
+    shown = train(tmp_path, Line(), precision="float16", steps=60, learning_rate=1e-5)
+    assert "resuming at step 30" in shown
+    checkpoint, _ = checkpoints.read_last(tmp_path)
+    assert checkpoint is not None
+    assert checkpoint.state["scaler"]["scale"] >= 1, "not what 30 overflows made of it"
 
 
 def test_a_loss_over_the_batch_is_refused_before_anything_is_written(tmp_path: Path) -> None:
