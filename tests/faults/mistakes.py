@@ -84,7 +84,7 @@ MISTAKES = (
     "cc-prep interpolate synth --root data --out out --set interpolate.codec=jpg",
     "cc-prep interpolate synth --root data --out file",
     "cc-prep interpolate synth --root data --out new --workers 1000",
-    "cc-prep interpolate synth --root data --out new --device gpu",
+    "cc-prep build synth --root data --out new --device gpu",
     "cc-prep interpolate synth --root data --out nostore://bucket/out",
     "cc-prep verify nowhere",
     "cc-prep stats data",
