@@ -157,7 +157,7 @@ def test_pickles_are_never_run(tmp_path: Path, reader: str) -> None:
     objects = npy(np.array([planted.Payload(tmp_path / "RAN")], object), pickled=True)
     path = shard(tmp_path / "b.tar", tokens_npy=objects, scores_npy=objects)
     if reader == "catalogue":
-        with pytest.raises(tar.DamagedShard, match="is object"):
+        with pytest.raises(tar.DamagedShard, match=r"is object|Python's objects"):
             READERS[reader](path)
     else:
         READERS[reader](path)

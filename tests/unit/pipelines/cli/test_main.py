@@ -48,12 +48,13 @@ def test_sigterm_ends_any_command_as_ctrl_c_does(
     main = importlib.import_module("pipelines.cli.main")
     monkeypatch.setattr(main, "cli", command)
     monkeypatch.setattr(sys, "argv", ["cc-prep"])
+    before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as ended:
         main.main()
     assert ended.value.code == 1
     assert "Aborted!" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 @pytest.mark.parametrize(("name", "device"), [("gpu", "gpu"), ("cuda", "gpu"), ("cpu", "cpu")])
