@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "format_version": training_shards.FORMAT.version,
         "settings": {"name": "mine"},
     }
-    provenance.write(str(folder), {**about, "complete": True})
+    provenance.write(str(folder), {**about, "complete": True, "shards": {}})
     return folder
 
 
