@@ -25,6 +25,7 @@ import filelock
 
 from cc_prep import storage
 from cc_prep.errors import StoreFailed, UserError
+from cc_prep.storage.file_lock import NO_LOCKS
 from pipelines.state import FOLDER
 
 HEARTBEAT_SECONDS = 10.0
@@ -32,7 +33,6 @@ HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 90.0
 # `cc-prep status` holds the kernel's lock for a moment, to see whether it is free.
 KERNEL_SECONDS = 1.0
-NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True)
