@@ -275,13 +275,24 @@ def _sentences(
     record: what `scenes/000000.json` holds, whose captions are the rich ones.
     """
     scene = scenes.from_json(record["scene"])
-    if settings.wording == "plain":
-        unchanged = [captions.PLAIN_NO_CHANGE]
-        return (
-            {CHANGE: captions.plain_captions(scene), NO_CHANGE: unchanged},
-            {CHANGE: captions.plain_captions(scene.reversed()), NO_CHANGE: unchanged},
-        )
     rng = np.random.default_rng([settings.seed, 3, index])
-    backwards = captions.change_captions(scene.reversed(), rng)
     unchanged = record["captions"][NO_CHANGE]
-    return record["captions"], {CHANGE: backwards, NO_CHANGE: unchanged}
+    rich = (
+        record["captions"],
+        {CHANGE: captions.change_captions(scene.reversed(), rng), NO_CHANGE: unchanged},
+    )
+    if settings.wording == "rich":
+        return rich
+    unchanged = [captions.PLAIN_NO_CHANGE]
+    plain = (
+        {CHANGE: captions.plain_captions(scene), NO_CHANGE: unchanged},
+        {CHANGE: captions.plain_captions(scene.reversed()), NO_CHANGE: unchanged},
+    )
+    if settings.wording == "plain":
+        return plain
+    # One of each, so that a training that draws captions at random sees both equally often.
+    forwards, backwards = (
+        {kind: sentences[kind] + varied[kind][:1] for kind in sentences}
+        for sentences, varied in zip(plain, rich, strict=True)
+    )
+    return forwards, backwards

@@ -56,10 +56,11 @@ EXCLUDED = ("contradiction", "near duplicate")  # why pairs are listed unless --
 )
 @click.option(
     "--wording",
-    type=click.Choice(["rich", "plain"]),
+    type=click.Choice(["rich", "plain", "both"]),
     default="rich",
     show_default=True,
-    help="rich: six varied sentences per pair; plain: one sentence of a fixed form.",
+    help="rich: six varied sentences per pair; plain: one sentence of a fixed form; "
+    "both: the plain sentence and one of the rich ones.",
 )
 @click.option(
     "--workers", type=click.IntRange(1), help="Number of renderers; default: one per CPU core."

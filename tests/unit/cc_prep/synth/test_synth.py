@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from cc_prep.errors import UserError
+from cc_prep.records import CHANGE, NO_CHANGE
 from cc_prep.synth import captions, dataset, masks, scenes
 from tests import commands
 
@@ -150,6 +151,23 @@ def test_other_words_need_no_rendering(tmp_path: Path) -> None:
     list(dataset.make(str(root), 3, rich))
     assert annotations() == first
     assert images == {p: p.stat().st_mtime_ns for p in root.rglob("*.png")}
+
+
+def test_both_wordings_are_a_plain_and_a_rich_sentence(tmp_path: Path) -> None:
+    """Keeps away: a training on both wordings that sees one of them more often, or not at all."""
+    sentences = {}
+    for wording in ("plain", "rich", "both"):
+        list(dataset.make(str(tmp_path), 2, dataset.Settings(size=32, samples=1, wording=wording)))
+        facts = json.loads((tmp_path / "facts.json").read_text())
+        sentences[wording] = [
+            json.loads((tmp_path / f"{kind}_captions.json").read_text())[name]
+            for kind in (CHANGE, NO_CHANGE)
+            for name in facts[kind]
+        ] + [pair["reversed_captions"] for kind in facts for pair in facts[kind].values()]
+    assert len(sentences["both"]) == 8
+    for plain, rich, both in zip(*sentences.values(), strict=True):
+        assert both == [*plain, rich[0]]
+        assert len(plain) == 1
 
 
 @given(SEEDS, CHANGES)
