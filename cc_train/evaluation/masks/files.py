@@ -30,7 +30,7 @@ def score(predictions: str, references: str, classes: int | None = None) -> Mask
 
     classes: their number, with the unchanged one; None chooses 2 or 3 by the values.
     Raises UserError for a mask that is missing or unreadable, of another size than its reference,
-    or with an unknown value.
+    or with an unknown value, and where the values do not tell how many classes there are.
     """
     names = _pngs(references)
     missing = sorted({*names} - {*_pngs(predictions)})
@@ -59,7 +59,7 @@ def score(predictions: str, references: str, classes: int | None = None) -> Mask
         unchanged += not masks[0].any()
         alarmed += not masks[0].any() and bool(masks[1].any())
     if classes is None:
-        classes = 3 if path_of_value.keys() & {2, 128} else 2
+        classes = _inferred_classes(path_of_value)
     folded = np.zeros((classes, classes), np.int64)
     ids = _class_ids(path_of_value, classes)
     for true, row in ids.items():
@@ -67,6 +67,19 @@ def score(predictions: str, references: str, classes: int | None = None) -> Mask
             folded[row, column] += matrix[true, predicted]
     class_names = NAMES.get(classes) or tuple(f"class {i}" for i in range(1, classes))
     return MaskScores(class_names, folded, len(names), unchanged, alarmed)
+
+
+def _inferred_classes(path_of_value: dict[int, str]) -> int:
+    """2 or 3 classes, with the unchanged one. Raises UserError where both fit the values."""
+    if path_of_value.keys() & {2, 128}:
+        return 3
+    if {1, 255} <= path_of_value.keys():
+        # Binary masks in two notations; or roads as ids and buildings as raw values of LEVIR-MCI.
+        raise UserError(
+            f"{path_of_value[255]} holds 255, {path_of_value[1]} 1: one class of change, or two",
+            "Give --classes 2 if both are the change, --classes 3 if road and building",
+        )
+    return 2
 
 
 def _class_ids(path_of_value: dict[int, str], classes: int) -> dict[int, int]:

@@ -48,14 +48,25 @@ def test_binary_masks_of_any_kind(tmp_path: Path) -> None:
         ("ids", (PREDICTED > 0).astype(np.uint8)),
         ("bits", PREDICTED > 0),
     ):
-        figures = files.score(write(tmp_path / name, mask), references).to_json()
+        figures = files.score(write(tmp_path / name, mask), references, 2).to_json()
         assert figures["IoU"] == {"unchanged": 50, "change": 50}
         assert figures["mIoU"] == figures["mIoU-change"] == figures["IoU-any"] == 50
     palette = Image.fromarray((PREDICTED > 0).astype(np.uint8), "P")
     palette.putpalette([9, 9, 9, 200, 0, 0])
     (tmp_path / "palette").mkdir()
     palette.save(tmp_path / "palette/test_0.png")
-    assert files.score(str(tmp_path / "palette"), references).to_json()["IoU-any"] == 50
+    assert files.score(str(tmp_path / "palette"), references, 2).to_json()["IoU-any"] == 50
+    assert files.score(references, references).to_json()["mIoU"] == 100
+
+
+def test_two_notations_that_may_be_one_class_or_two(tmp_path: Path) -> None:
+    """Keeps away: predicted roads counted as the buildings that the references hold."""
+    references = write(tmp_path / "r", np.where(TRUE == 2, 255, 0).astype(np.uint8))
+    roads = write(tmp_path / "p", (TRUE == 1).astype(np.uint8))
+    with pytest.raises(UserError, match=r"r/test_0\.png holds 255, .*p/test_0\.png 1: .*classes 3"):
+        files.score(roads, references)
+    assert files.score(roads, references, 3).to_json()["IoU"]["building"] == 0
+    assert files.score(references, roads, 2).to_json()["IoU"]["change"] == 0
 
 
 def test_more_classes_have_numbers(tmp_path: Path) -> None:
