@@ -31,7 +31,7 @@ from pipelines.progress import Watcher, amount
 from pipelines.state import lock, sources
 from pipelines.state.account import Account, check_all_came_back
 from pipelines.state.interrupts import interruptible
-from pipelines.state.journal import State
+from pipelines.state.journal import Done, State
 from pipelines.state.run import RunInfo
 from pipelines.step import MakeStep, Shard, remaining
 
@@ -170,6 +170,10 @@ def _locked(
         console.print(f"excluded: {_excluded(spec)}")
     if done := len(plan) - len(todo):
         console.print(f"{done} of {len(plan)} shards are done already")
+    if again := sum(_has_new_input(shard, account.finished.get(shard.name)) for shard in todo):
+        console.print(
+            f"{again} of {len(plan)} shards are made again, since what they are made from changed"
+        )
     if todo and spec.compute is not None:
         console.print(_compute(spec.compute, todo, pool))
     try:
@@ -211,6 +215,11 @@ def _pairs_by_shard(spec: JobSpec) -> dict[str, int]:
 
 def _todo(spec: JobSpec, account: Account, options: Options) -> list[Shard]:
     return remaining(spec.shards, account.finished, options.retry_rejects)
+
+
+def _has_new_input(shard: Shard, done: Done | None) -> bool:
+    """Whether a finished shard has as many pairs as are planned, but others."""
+    return done is not None and done.pairs == shard.count and done.input_digest != shard.digest()
 
 
 def _run_workers(

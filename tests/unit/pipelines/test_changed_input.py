@@ -1,0 +1,55 @@
+"""A job whose finished shards were made from something that has changed since."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from pipelines import job
+from pipelines.plan import ShardPlan
+from pipelines.state.journal import Done
+from pipelines.stored import whole_or_none
+from tests import fake_jobs, fakes
+
+
+@dataclass(frozen=True)
+class Derived(ShardPlan):
+    """A shard made from another file, whose digest is `made_from`."""
+
+    made_from: str = ""
+
+    def digest(self, count: int | None = None) -> str:
+        return self.made_from
+
+    def remaining(self, done: Done | None, retry_rejects: bool) -> Derived | None:
+        return whole_or_none(self, done, False, "pairs", retry_rejects)
+
+
+def run(tmp_path: Path, *digests: str) -> str:
+    """What a job prints whose shards are made from files of these digests."""
+    shards = [
+        Derived(one.split, one.index, one.pairs, made_from=digest)
+        for one, digest in zip(fakes.shards(6, 2), digests, strict=True)
+    ]
+    out = io.StringIO()
+    spec = replace(fake_jobs.spec(tmp_path), shards=shards)
+    assert job.run(spec, job.Options(workers=1), Console(file=out, width=200)) is not None
+    return out.getvalue()
+
+
+def test_it_is_said_that_shards_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: hours of work that are done a second time without a word."""
+    fake_jobs.work_in_this_process(monkeypatch)
+    assert "again" not in run(tmp_path, "a", "b", "c")
+    output = run(tmp_path, "a", "other", "another")
+    assert "1 of 3 shards are done already" in output
+    assert "2 of 3 shards are made again, since what they are made from changed" in output
+    output = run(tmp_path, "a", "other", "another")
+    assert "3 of 3 shards are done already" in output
+    assert "again" not in output
