@@ -39,6 +39,7 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
         torch.manual_seed(loop.seed)
         request = replace(request, ranks=ranks, device=device)
         task = systems.recipe(system).prepare(settings, request)
+        settings = task.settings or settings
         loop = loop.with_resolved_epochs(task.items, ranks.world)
         start = origin.started_from(request.init, request.init_name)
         if start is not None:  # other machines may have it elsewhere

@@ -66,9 +66,14 @@ class Transformer(nn.Module):
 
 
 def as_the_reference_encodes(encoder: ProcedureEncoder) -> None:
-    """Replaces an encoder's transformer, once."""
+    """Replaces an encoder's transformer, once; it then computes all rows of the last block too."""
+
+    def forward_frames(control: Tensor, frames: Tensor, reference_quirks: bool = False) -> Tensor:
+        return encoder(control, frames, reference_quirks)[:, control.shape[1] :]
+
     if isinstance(encoder.transformer, clip.Transformer):
         encoder.transformer = Transformer(encoder.transformer)  # type: ignore[assignment]
+        encoder.forward_frames = forward_frames  # type: ignore[method-assign]
 
 
 def recompute_all(

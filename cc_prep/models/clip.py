@@ -109,7 +109,7 @@ class Attention(nn.Module):
             row_mask = None
         else:
             row_mask = mask.rows(rows) if isinstance(mask, RowMask) else mask[rows,]
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=row_mask)
+        mixed = attention(query, key, value, row_mask)
         out: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
         return out
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from cc_prep.errors import UserError
 from cc_prep.models.clip import TextEncoder, Transformer, count_layers
+from cc_prep.models.clip_tokenizer import CONTEXT
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Config:
     def tokens(self) -> int:
         """Tokens of an image: its patches and the class token."""
         return (self.resolution // self.patch) ** 2 + 1
+
+    @property
+    def caption_tokens(self) -> int:
+        """Tokens of a caption; a network may have fewer positions than captions are given."""
+        return min(CONTEXT, self.context)
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], intra_layers: int = 9) -> Config:

@@ -12,6 +12,7 @@ scales in place, so that one pair changes the next). And sizes are padded here, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -60,10 +61,10 @@ class RIFE(nn.Module):
         return middle[..., :height, :width]
 
     def _large_motion(self, before: Tensor, after: Tensor, size: tuple[int, int]) -> Tensor:
-        """The middle frame, estimated at doubled scales and padded to multiples of at least 64."""
+        """The middle frame, estimated at doubled scales: sides must be multiples of 64 too."""
         doubled = tuple(2 * scale for scale in SCALES)
         shape = before.shape[-2:]
-        before, after = (self._pad(x, max(64, self.pad_multiple)) for x in (before, after))
+        before, after = (self._pad(x, math.lcm(64, self.pad_multiple)) for x in (before, after))
         flow, mask, _ = self._coarse(before, after, doubled[:2], size)
         middle = self._fine(before, after, flow, mask, doubled[2:])
         return middle[..., : shape[0], : shape[1]]
@@ -218,13 +219,15 @@ def resize(x: Tensor, scale: float) -> Tensor:
 def warp(image: Tensor, flow: Tensor) -> Tensor:
     """`image` [N, C, H, W] looked up at each pixel's place plus `flow` [N, 2, H, W] (x, y in px).
 
-    Places outside take the nearest border pixel.
+    Places outside take the nearest border pixel. The result has the type of `flow`: float32, since
+    half precision cannot tell neighbouring places of a large image apart.
     """
     height, width = image.shape[-2:]
-    # The grid takes the input's dtype: a float32 grid would refuse half-precision images.
-    x = torch.linspace(-1, 1, width, device=image.device, dtype=image.dtype).view(1, 1, width)
-    y = torch.linspace(-1, 1, height, device=image.device, dtype=image.dtype).view(1, height, 1)
+    x = torch.linspace(-1, 1, width, device=image.device, dtype=flow.dtype).view(1, 1, width)
+    y = torch.linspace(-1, 1, height, device=image.device, dtype=flow.dtype).view(1, height, 1)
     grid = torch.stack(
         (x + flow[:, 0] * (2 / (width - 1)), y + flow[:, 1] * (2 / (height - 1))), dim=-1
     )
-    return F.grid_sample(image, grid, mode="bilinear", padding_mode="border", align_corners=True)
+    return F.grid_sample(
+        image.to(grid.dtype), grid, mode="bilinear", padding_mode="border", align_corners=True
+    )

@@ -126,7 +126,8 @@ class VQGAN(nn.Module):
     def decode(self, indices: Tensor) -> Tensor:
         """Indices [N, h, w] → images [N, 3, H, W] in [0, 1], without gradients."""
         vectors = self.post_quant_conv(self.quantize.embedding(indices).permute(0, 3, 1, 2))
-        return (image_by_image(self.decoder, vectors).clamp(-1, 1) + 1) / 2
+        images = image_by_image(self.decoder, vectors, self.config.factor)
+        return (images.clamp(-1, 1) + 1) / 2
 
     def reconstruct(self, images: Tensor) -> Tensor:
         """Images through the codebook and back."""

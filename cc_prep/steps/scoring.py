@@ -45,9 +45,7 @@ class FrameScorer:
             bef_visual, aft_visual = network.image_similarity(tokens)
             bef = aft = torch.zeros((0, count))
             if captions:
-                ids = clip_tokenizer.batch(
-                    captions, min(clip_tokenizer.CONTEXT, network.config.context)
-                )
+                ids = clip_tokenizer.batch(captions, network.config.caption_tokens)
                 text = network.encode_text(torch.tensor(ids, device=self.device))
                 bef, aft = network.score_tokens(tokens, text)
         arrays = (x.float().cpu().numpy() for x in (bef, aft, bef_visual, aft_visual))

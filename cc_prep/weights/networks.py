@@ -32,11 +32,7 @@ def clip4idc(name_or_file: str, intra_layers: int | None = None) -> tuple[CLIP4I
     file = weights.locate(name_or_file)
     tensors = weights.read_tensors(file.path)
     if intra_layers is None:
-        network_settings = _settings(file.path).get("network")
-        layers = (
-            network_settings.get("intra_layers") if isinstance(network_settings, dict) else None
-        )
-        intra_layers = layers if type(layers) is int else REFERENCE_INTRA_LAYERS
+        intra_layers = trained_intra_layers(file.path) or REFERENCE_INTRA_LAYERS
     with prefix_error_with(file.path):
         network = CLIP4IDC.from_tensors(tensors, intra_layers)
     if not 0 < intra_layers < network.config.vision_layers:
@@ -46,6 +42,13 @@ def clip4idc(name_or_file: str, intra_layers: int | None = None) -> tuple[CLIP4I
             "Set score.intra_layers",
         )
     return network, file
+
+
+def trained_intra_layers(path: Path) -> int | None:
+    """How many blocks of a CLIP4IDC see one image alone, if our training wrote it into the file."""
+    network_settings = _settings(path).get("network")
+    layers = network_settings.get("intra_layers") if isinstance(network_settings, dict) else None
+    return layers if type(layers) is int else None
 
 
 def vqgan(

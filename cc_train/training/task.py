@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from cc_prep.console import on_stderr
+from cc_prep.settings import Section
 from cc_train.captioner import Inputs
 from cc_train.data.split import Split
 from cc_train.data.stream import Source, Stream, StreamSettings
@@ -48,7 +49,8 @@ class Task:
         epoch has, as the source counts them: where it pairs scenes, a scene is one. about: what
         identifies the training besides its settings, as JSON; a run resumes only with the same,
         and no key is also a setting. files: the content, by name, of the files that the network
-        needs beside its checkpoints.
+        needs beside its checkpoints. settings: the system's, with a value for what was left to
+        `prepare`; None if nothing was.
     """
 
     objective: Objective
@@ -56,6 +58,7 @@ class Task:
     items: int
     about: Mapping[str, Any]
     files: Mapping[str, bytes] = field(default_factory=dict)
+    settings: Section | None = None
 
 
 class SampleSettings(Protocol):

@@ -8,14 +8,17 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from cc_prep.media import images
+from cc_prep.models import vqgan
 from tests.conftest import ROOT
 
 # All in one process, since most of a start is torch's import. What one of them does to the path
@@ -242,3 +245,19 @@ def test_the_keyframe_rule_is_compared_with_chance(tmp_path: Path) -> None:
     assert lines[3] == f"| {rule.CHANCE} | 1.71 | 43 % |"
     rule.draw({"the rule": chosen, rule.CHANCE: drawn}, tmp_path / "picture.png")
     assert images.read(str(tmp_path / "picture.png")).shape[2] == 3
+
+
+def test_stage_2_is_measured_against_what_computes_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Keeps away: a way of the benchmark that does not run any more, or computes something else."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    bench = importlib.import_module("bench_stage2")
+    small = vqgan.Config(channels=32, multipliers=(1,) * 5, blocks=1, attention=())
+    monkeypatch.setattr(bench, "codec", cache(lambda: vqgan.VQGAN(small).eval()))
+    monkeypatch.setattr(bench, "Config", partial(bench.Config, width=64, layers=2))
+    monkeypatch.setattr(bench, "BATCH", 1)
+    monkeypatch.setattr(bench, "THREADS", torch.get_num_threads())
+    monkeypatch.setattr(bench, "torchs_products", lambda: None)
+    ours = bench.pixels()
+    np.testing.assert_allclose(bench.reference(), ours, atol=1e-4)  # which changes the network

@@ -57,10 +57,13 @@ class Convolution3x3(nn.Conv2d):
         )
 
 
-def image_by_image(network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+def image_by_image(
+    network: Callable[[Tensor], Tensor], images: Tensor, enlarged: int = 1
+) -> Tensor:
     """`network(images)` [N, ...] without gradients; on a CPU each image alone, on one thread.
 
     On a GPU as many images together as have PIXELS_AT_ONCE, fewer where memory does not suffice.
+    enlarged: how many times longer a side becomes in the network.
 
     On a CPU as many images at once as torch has threads. So an image's result depends on nothing
     but the image, and its tensors fit a processor's caches better than a batch's. Callers may be in
@@ -68,7 +71,7 @@ def image_by_image(network: Callable[[Tensor], Tensor], images: Tensor) -> Tenso
     """
     if images.device.type != "cpu":
         with torch.no_grad():
-            return _in_chunks(network, images)
+            return _in_chunks(network, images, enlarged)
     parts = images.split(1)
     if torch.compiler.is_compiling():
         with torch.no_grad():
@@ -85,11 +88,11 @@ def image_by_image(network: Callable[[Tensor], Tensor], images: Tensor) -> Tenso
     return torch.cat(list(threads.map(work, parts)))
 
 
-def _in_chunks(network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+def _in_chunks(network: Callable[[Tensor], Tensor], images: Tensor, enlarged: int = 1) -> Tensor:
     """Raises the device's error where not even one image fits."""
     if torch.compiler.is_compiling():
         return network(images)
-    height, width = images.shape[2:]
+    height, width = (side * enlarged for side in images.shape[2:])
     most = max(1, PIXELS_AT_ONCE // (height * width))
     results: list[Tensor] = []
     start = 0

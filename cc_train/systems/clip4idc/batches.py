@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from cc_prep.models import clip_tokenizer
+from cc_prep.models.clip4idc import Config
 from cc_prep.records import NO_CHANGE
 from cc_prep.steps.scoring import normalize
 from cc_train.data import order
@@ -22,7 +23,7 @@ class HeldOut:
 
     samples: Sequence[Sample]
     most: int
-    resolution: int
+    config: Config
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         changed = [s for s in self.samples if s.meta.get("kind") != NO_CHANGE] or self.samples
@@ -30,7 +31,7 @@ class HeldOut:
         for start in range(0, len(chosen), 32):
             part = chosen[start : start + 32]
             captions = [str(sample.meta["captions"][0]) for sample in part]
-            yield collate([before_after(sample) for sample in part], captions, self.resolution)
+            yield collate([before_after(sample) for sample in part], captions, self.config)
 
 
 def before_after(sample: Sample) -> tuple[np.ndarray, np.ndarray]:
@@ -40,13 +41,13 @@ def before_after(sample: Sample) -> tuple[np.ndarray, np.ndarray]:
 
 
 def collate(
-    pairs: Sequence[tuple[np.ndarray, np.ndarray]], captions: list[str], resolution: int
+    pairs: Sequence[tuple[np.ndarray, np.ndarray]], captions: list[str], config: Config
 ) -> dict[str, Any]:
     """Images and captions as the network takes them, and the captions themselves."""
     before, after = zip(*pairs, strict=True)
     return {
-        "before": normalize(before, resolution),
-        "after": normalize(after, resolution),
-        "tokens": torch.tensor(clip_tokenizer.batch(captions)),
+        "before": normalize(before, config.resolution),
+        "after": normalize(after, config.resolution),
+        "tokens": torch.tensor(clip_tokenizer.batch(captions, config.caption_tokens)),
         "captions": captions,
     }

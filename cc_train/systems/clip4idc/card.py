@@ -46,7 +46,7 @@ def card(file: Path, samples: list[Sample]) -> dict[str, Any]:
             "no changed pair of these shards has a caption",
             "Give shards of captioned pairs that the training did not see",
         )
-    pairs = HeldOut(changed, len(changed), network.config.resolution)
+    pairs = HeldOut(changed, len(changed), network.config)
     with torch.inference_mode():
         figures = retrieval(network, pairs, "cpu")
     measures = {

@@ -1,7 +1,7 @@
 """The objective of CLIP4IDC: it pulls pairs to their captions and pushes others away.
 
 Source: Guo et al., 2022. One addition: a caption that is as true of another pair in the batch (the
-same sentence, or both pairs without change) is no negative for it.
+same sentence, or both pairs without change) shares the target with the caption of that pair.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cc_prep.errors import UserError
 from cc_prep.models.clip4idc import CLIP4IDC, Config
+from cc_prep.models.clip_tokenizer import CONTEXT
 from cc_prep.settings import Section
 from cc_train.distributed import ALONE, Ranks
 from cc_train.runs.checkpoints import Criterion
@@ -30,22 +31,34 @@ from cc_train.training.objective import Objective
 LARGEST_SCALE = math.log(100)
 RANKS = (1, 5, 10)
 POSITION_SCALE = 0.5
+SCRATCH_INTRA_LAYERS = 4
 # What plain CLIP does not have.
 NEW = ("joint_positional_embedding", "bef_embedding", "aft_embedding", "ln_mid")
 
 
 class Network(Section):
-    """Sizes of the CLIP4IDC; --init replaces all of them but `intra_layers`."""
+    """Sizes of the CLIP4IDC, which --init replaces.
+
+    intra_layers: how many blocks see one image alone. None takes what our training wrote into the
+        weights of --init, else 9, as the reference; from scratch 4. A number is needed for weights
+        of others with another one, and refused if it is not that of our own.
+    """
 
     embedding: int = Field(192, ge=1)
     resolution: int = Field(112, ge=16)
     patch: int = Field(16, ge=4)
     vision_width: int = Field(192, ge=64, multiple_of=64)
     vision_layers: int = Field(8, ge=2)
-    intra_layers: int = Field(4, ge=1)
-    context: int = Field(32, ge=8)
+    intra_layers: int | None = Field(None, ge=1)
+    context: int = Field(CONTEXT, ge=8, le=CONTEXT)
     text_width: int = Field(128, ge=64, multiple_of=64)
     text_layers: int = Field(3, ge=1)
+
+    @model_validator(mode="after")
+    def _whole_patches(self) -> Network:
+        if self.resolution % self.patch:
+            raise ValueError(f"resolution {self.resolution} is no multiple of patch {self.patch}")
+        return self
 
 
 class Clip4idcObjective(Objective):
@@ -201,7 +214,8 @@ def from_scratch(sizes: Network) -> CLIP4IDC:
     patch can find its neighbours, and its own place in the other image. From noise this alone takes
     thousands of steps on a small data set.
     """
-    network = CLIP4IDC(Config(**sizes.model_dump()))
+    known = {"intra_layers": SCRATCH_INTRA_LAYERS, **sizes.model_dump(exclude_none=True)}
+    network = CLIP4IDC(Config(**known))
     side = sizes.resolution // sizes.patch
     places = POSITION_SCALE * sinusoids_2d(side, sizes.vision_width)
     network.visual.positional_embedding.data.copy_(places)

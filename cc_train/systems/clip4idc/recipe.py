@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from cc_prep.models import clip_tokenizer
 from cc_prep.models.clip4idc import CLIP4IDC, Config
 from cc_prep.records import NO_CHANGE
 from cc_prep.settings import Section
-from cc_prep.weights import read_tensors
+from cc_prep.weights import networks, read_tensors
 from cc_train.data import order, shard_index
 from cc_train.data.sequence_index import Sample, describe, read_index
 from cc_train.data.stream import StatelessSource
@@ -25,7 +26,13 @@ from cc_train.runs import run_folder
 from cc_train.systems.clip4idc import known_facts, variation
 from cc_train.systems.clip4idc.batches import HeldOut, before_after, collate
 from cc_train.systems.clip4idc.card import card, compact
-from cc_train.systems.clip4idc.objective import Clip4idcObjective, Network, from_clip, from_scratch
+from cc_train.systems.clip4idc.objective import (
+    SCRATCH_INTRA_LAYERS,
+    Clip4idcObjective,
+    Network,
+    from_clip,
+    from_scratch,
+)
 from cc_train.systems.clip4idc.variation import Data
 from cc_train.training.fact_losses import FactLosses
 from cc_train.training.settings import Loop
@@ -71,18 +78,15 @@ def prepare(settings: Settings, request: Request) -> Task:
     if settings.facts is not None:
         _check_facts(train)
     request.console.print(f"{len(train):,} pairs, {len(held_out):,} held out")
-    network, scale = from_scratch(settings.network), 1.0
-    _forget_unseen_words(network, train, settings.data)
-    if request.init is not None:
-        network = from_clip(
-            read_tensors(run_folder.weights_file(request.init)), settings.network.intra_layers
-        )
-        scale = settings.clip_lr_scale
+    settings = _with_intra_layers(settings, request.init)
+    network = _start(settings.network, request.init)
+    if request.init is None:
+        _forget_unseen_words(network, train, settings.data)
     objective = Clip4idcObjective(
         network,
-        HeldOut(held_out, settings.data.validation_pairs, network.config.resolution),
+        HeldOut(held_out, settings.data.validation_pairs, network.config),
         weight_decay=settings.loop.weight_decay,
-        clip_lr_scale=scale,
+        clip_lr_scale=1.0 if request.init is None else settings.clip_lr_scale,
         device=request.device,
         ranks=request.ranks,
         facts=settings.facts,
@@ -90,7 +94,41 @@ def prepare(settings: Settings, request: Request) -> Task:
     batch = partial(_batch, train, settings, network.config, request.ranks)
     about = {"samples": describe(samples, train)}
     source = StatelessSource(batch, [sample.key for sample in train])
-    return Task(objective, source, len(train), about)
+    return Task(objective, source, len(train), about, settings=settings)
+
+
+def _with_intra_layers(settings: Settings, init: Path | None) -> Settings:
+    """The settings with a number of `network.intra_layers`: see `Network`. Raises UserError."""
+    asked = settings.network.intra_layers
+    if init is None:
+        number = asked or SCRATCH_INTRA_LAYERS
+    else:
+        trained = networks.trained_intra_layers(run_folder.weights_file(init))
+        if trained is not None and asked not in (None, trained):
+            raise UserError(
+                f"{init} was trained with network.intra_layers={trained}, not {asked}",
+                "Leave network.intra_layers out",
+            )
+        number = asked or trained or networks.REFERENCE_INTRA_LAYERS
+    network = settings.network.model_copy(update={"intra_layers": number})
+    return settings.model_copy(update={"network": network})
+
+
+def _start(sizes: Network, init: Path | None) -> CLIP4IDC:
+    """The network before its first step. sizes: with `intra_layers`. Raises UserError."""
+    assert sizes.intra_layers is not None
+    if init is None:
+        network = from_scratch(sizes)
+    else:
+        network = from_clip(read_tensors(run_folder.weights_file(init)), sizes.intra_layers)
+    blocks = network.config.vision_layers
+    if sizes.intra_layers >= blocks:
+        raise UserError(
+            f"network.intra_layers={sizes.intra_layers}: there are {blocks} visual blocks, of "
+            "which the last ones see both images",
+            f"Give 1 to {blocks - 1}",
+        )
+    return network
 
 
 def _check_facts(samples: Sequence[Sample]) -> None:
@@ -145,7 +183,7 @@ def _batch(
     own = slice(ranks.rank * loop.batch_size, (ranks.rank + 1) * loop.batch_size)
     images = [before_after(sample) for sample in chosen[own]]
     pairs = [varied.of_pair(*ends) for ends, varied in zip(images, variations[own], strict=True)]
-    batch = collate(pairs, list(captions[own]), sizes.resolution)
+    batch = collate(pairs, list(captions[own]), sizes)
     del batch["captions"]
     batch["positives"] = positives(captions, [sample.meta for sample in chosen])
     if settings.facts is None:

@@ -89,16 +89,22 @@ def prepare(settings: Settings, request: Request) -> Task:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Whole held-out frames one by one, as tensors [1, 3, H, W], cut to multiples of `factor`."""
+    """Whole held-out frames one by one, as tensors [1, 3, H, W], cut to multiples of `factor`.
+
+    most: how many; they are spread over all samples, and over all places in a sample.
+    """
 
     samples: Sequence[Sample]
     most: int
     factor: int
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def frames(self) -> list[Frame]:
+        """The frames, in their order."""
         frames = [(sample, name) for sample in self.samples for name in sample.frames]
-        step = max(1, len(frames) // self.most)
-        for sample, name in frames[::step][: self.most]:
+        return order.sample(frames, [f"{s.key}/{name}" for s, name in frames], self.most)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for sample, name in self.frames():
             image = sample.image(name)
             height, width = (side // self.factor * self.factor for side in image.shape[:2])
             yield _tensor(image[None, :height, :width])
@@ -146,15 +152,17 @@ def _tensor(images: np.ndarray) -> Tensor:
 def card(file: Path, samples: list[Sample]) -> dict[str, Any]:
     """Scores of a packed VQGAN on samples that training did not see."""
     network, _, _ = networks.vqgan(str(file))
-    frames = HeldOut(samples, 200, network.config.factor)
+    held_out = HeldOut(samples, 200, network.config.factor)
     with torch.inference_mode():
-        figures, _ = measure(network, frames, "cpu")
+        figures, _ = measure(network, held_out, "cpu")
+    frames = held_out.frames()
+    pairs = len({sample.key for sample, _ in frames})
     codes = network.config.codes
     kind = "rendered pairs" if all(s.meta.get("facts") for s in samples) else "pairs"
     return {
         "about": f"A VQGAN: {network.config.factor}× smaller along a side, {codes} codes.",
-        "measured_on": f"On {min(200, sum(len(s.frames) for s in samples))} whole frames, ends and "
-        f"interpolated ones, of {len(samples)} {kind} that training did not see.",
+        "measured_on": f"On {len(frames)} whole frames, ends and interpolated ones, of {pairs} "
+        f"{kind} that training did not see.",
         "measures": {
             "PSNR": f"{figures['psnr']:.2f} dB",
             "mean absolute error": f"{figures['absolute']:.4f} of the range",

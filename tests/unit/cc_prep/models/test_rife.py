@@ -58,13 +58,14 @@ def test_large_motion_is_decided_for_each_pair_alone(
     assert not torch.allclose(never, alone[1], atol=1e-3), "the wild pair took the slow way"
 
 
+@pytest.mark.parametrize("multiple", [32, 96])
 @torch.inference_mode()
-def test_large_motion_at_the_smallest_padding(
-    rife_weights: dict, monkeypatch: pytest.MonkeyPatch
+def test_large_motion_at_any_padding(
+    rife_weights: dict, monkeypatch: pytest.MonkeyPatch, multiple: int
 ) -> None:
     """Keeps away: doubled scales on a size that they do not divide."""
     monkeypatch.setattr("cc_prep.models.rife.LARGE_MOTION_PX", 0.0)
-    network = RifeInterpolator(rife_weights, Interpolate(pad_multiple=32)).network
+    network = RifeInterpolator(rife_weights, Interpolate(pad_multiple=multiple)).network
     before, after = pair(3, 96, 160)
     assert network(before, after).shape == before.shape
     assert torch.isfinite(network(before, after)).all()
@@ -107,6 +108,13 @@ def test_warp_moves_by_pixels() -> None:
     flow = torch.zeros(1, 2, 4, 5)
     flow[:, 0] = 1
     assert torch.allclose(warp(image, flow)[0, 0, 0], torch.tensor([1.0, 2, 3, 4, 4]), atol=1e-5)
+
+
+def test_half_precision_moves_no_pixel() -> None:
+    """Keeps away: places that bfloat16 rounds, so that features are looked up beside them."""
+    image = torch.arange(1024.0).expand(1, 1, 2, 1024).bfloat16()
+    moved = warp(image, torch.zeros(1, 2, 2, 1024))
+    assert torch.allclose(moved, image.float(), atol=1e-2)
 
 
 def test_wrong_padding_is_refused() -> None:

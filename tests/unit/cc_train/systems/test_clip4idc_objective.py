@@ -148,10 +148,10 @@ def test_held_out_pairs_are_a_sample_of_all(monkeypatch: pytest.MonkeyPatch) -> 
     """Keeps away: recall on the first pairs of the shards, which may all be of one kind."""
     seen: list[str] = []
     monkeypatch.setattr(batches, "before_after", lambda sample: seen.append(sample.key))
-    monkeypatch.setattr(batches, "collate", lambda pairs, captions, resolution: {})
+    monkeypatch.setattr(batches, "collate", lambda pairs, captions, config: {})
     meta = {"kind": "change", "captions": ["x"]}
     samples = [Sample("shard", f"set-{i:03d}", meta, {}) for i in range(60)]
-    assert list(batches.HeldOut(samples, 20, 32)) == [{}]
+    assert list(batches.HeldOut(samples, 20, Config())) == [{}]
     assert len(seen) == 20
     assert max(seen) > "set-050"
 

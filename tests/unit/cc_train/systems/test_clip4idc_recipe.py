@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
+from rich.console import Console
+from safetensors.torch import load_file, save_file
 
 from cc_prep.errors import UserError
 from cc_prep.formats import sequences, tar
@@ -18,11 +21,13 @@ from cc_train.data import order, sequence_index
 from cc_train.distributed import Ranks
 from cc_train.systems.clip4idc import recipe as clip4idc
 from cc_train.systems.clip4idc.known_facts import FactHeads
-from cc_train.systems.clip4idc.objective import from_scratch
+from cc_train.systems.clip4idc.objective import Clip4idcObjective, Network, from_scratch
 from cc_train.systems.clip4idc.variation import Data, Variation, captions_of, draw
 from cc_train.training import fact_losses
 from cc_train.training.fact_losses import FactLosses
 from cc_train.training.settings import Loop
+from cc_train.training.task import Request
+from tests import small_weights
 
 RANDOM = np.random.default_rng(0)
 
@@ -238,3 +243,46 @@ def test_fewer_pairs_without_change(tmp_path: Path) -> None:
         chosen = clip4idc._fewer_unchanged(samples, share)
         assert sum(s.meta["kind"] == "no_change" for s in chosen) == still
         assert sum(s.meta["kind"] == "change" for s in chosen) == 10
+
+
+def prepared(folder: Path, *, init: Path | None = None, **sizes: int) -> tuple[int, int | None]:
+    """How many blocks see one image alone in the network that is trained, and in its settings."""
+    if not list(folder.glob("*.tar")):
+        write(folder, range(8))
+    request = Request(
+        [f"{folder}/*.tar"], (), folder / "run", init=init, console=Console(quiet=True)
+    )
+    task = clip4idc.prepare(clip4idc.Settings(network=Network(**SMALL | sizes)), request)
+    assert isinstance(task.objective, Clip4idcObjective)
+    assert isinstance(task.settings, clip4idc.Settings)
+    next(iter(task.objective.held_out))
+    return task.objective.network.config.intra_layers, task.settings.network.intra_layers
+
+
+SMALL = {"resolution": 32, "patch": 16, "embedding": 16, "vision_width": 64, "text_width": 64}
+
+
+def test_as_many_blocks_see_one_image_as_when_the_weights_were_trained(tmp_path: Path) -> None:
+    """Keeps away: blocks that were trained on pairs and now see one image, without a word."""
+    ours = small_weights.write_clip4idc(tmp_path / "ours.safetensors")  # two of three blocks
+    assert prepared(tmp_path, init=ours) == (2, 2)
+    assert prepared(tmp_path, init=ours, intra_layers=2) == (2, 2)
+    with pytest.raises(UserError, match=r"was trained with network\.intra_layers=2, not 1\. Leave"):
+        prepared(tmp_path, init=ours, intra_layers=1)
+    assert prepared(tmp_path) == (4, 4)
+    foreign = tmp_path / "foreign.safetensors"
+    save_file(load_file(ours), foreign)
+    assert prepared(tmp_path, init=foreign, intra_layers=1) == (1, 1)
+    with pytest.raises(UserError, match=r"intra_layers=9: there are 3 visual blocks.*Give 1 to 2"):
+        prepared(tmp_path, init=foreign)
+
+
+def test_sizes_that_do_not_fit(tmp_path: Path) -> None:
+    """Keeps away: a network that trains for hours and cannot score, or sees another image then."""
+    with pytest.raises(UserError, match=r"intra_layers=4: there are 4 visual blocks"):
+        prepared(tmp_path, vision_layers=4)
+    with pytest.raises(ValidationError, match="resolution 120 is no multiple of patch 16"):
+        Network(resolution=120)
+    with pytest.raises(ValidationError, match="context"):
+        Network(context=77)
+    prepared(tmp_path, context=16)

@@ -11,7 +11,7 @@ from rich.console import Console
 from cc_prep.errors import UserError
 from cc_prep.formats import sequences, tar
 from cc_prep.records import FrameSequence, ImagePair
-from cc_train.data import order
+from cc_train.data import order, sequence_index
 from cc_train.systems.vqgan import recipe as vqgan
 from cc_train.training.task import Request
 
@@ -36,3 +36,17 @@ def test_frames_of_one_id_are_too_few(tmp_path: Path) -> None:
     request = Request([str(shard)], (), tmp_path / "run", console=Console(quiet=True))
     with pytest.raises(UserError, match="none is left to validate on"):
         vqgan.prepare(vqgan.Settings(), request)
+
+
+def test_held_out_frames_are_of_all_pairs_and_places(tmp_path: Path) -> None:
+    """Keeps away: a stride that meets only images before, and leaves the last pairs out."""
+    names = tuple(f"f{number:02d}.png" for number in range(9))
+    samples = [
+        sequence_index.Sample("shard", f"d-{i}", {}, dict.fromkeys(names, (0, 0)))
+        for i in range(70)
+    ]
+    frames = vqgan.HeldOut(samples, 64, 16).frames()
+    assert len(frames) == 64
+    assert len({sample.key for sample, _ in frames}) > 30
+    assert len({name for _, name in frames}) == 9
+    assert len(vqgan.HeldOut(samples[:2], 64, 16).frames()) == 18

@@ -170,6 +170,13 @@ def test_on_a_gpu_images_go_through_in_chunks(side: int, most: int, sizes: list[
     assert network.sizes == sizes
 
 
+def test_a_network_that_enlarges_has_fewer_at_once() -> None:
+    """Keeps away: a decoder whose small input hides how large its images are."""
+    network = Gpu(9)
+    convolution.image_by_image(network, torch.empty(9, 3, 64, 64, device="meta"), 16)
+    assert network.sizes == [4, 4, 1]
+
+
 def test_an_image_too_large_alone_is_an_error() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         convolution.image_by_image(Gpu(0), torch.empty(3, 3, 64, 64, device="meta"))
