@@ -196,7 +196,8 @@ def _create(folder: str, me: Holder) -> None:
     try:
         if _read(folder) != before:  # it was taken over and given back meanwhile
             raise UserError(f"{folder}: another job took the lock", "Wait for it or stop it")
-        storage.write_json(_path(folder), asdict(me))
+        # Watching took longer than a beat counts for.
+        storage.write_json(_path(folder), asdict(replace(me, beat=time.time())))
     finally:
         storage.remove(claim)
 

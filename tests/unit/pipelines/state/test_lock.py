@@ -78,8 +78,10 @@ def test_another_hosts_lock_counts_while_it_beats(path: str, age: int, alive: bo
 def test_a_host_with_another_clock(
     path: str, monkeypatch: pytest.MonkeyPatch, off: int, beats: bool
 ) -> None:
-    """Keeps away: a living job's lock taken over, and a dead one's kept for a day."""
-    monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
+    """Keeps away: a living job's lock taken over, and a dead one's kept for a day; and one that was
+    taken over and looks dead until its first beat."""
+    monkeypatch.setattr(lock, "STALE_SECONDS", 30 if beats else 0.5)
+    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.1)
     stop = threading.Event()
 
     def beating() -> None:
@@ -97,8 +99,9 @@ def test_a_host_with_another_clock(
             stop.set()
             thread.join()
     else:
+        monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 30)
         with lock.locked(path):
-            pass
+            assert lock.holder(path) is not None
         assert storage.list_files(f"{path}/.state") == []
 
 
@@ -127,7 +130,8 @@ def test_a_lock_taken_over_at_the_very_end_is_left_too(path: str) -> None:
 
 def test_of_many_that_take_over_one_gets_it(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: two jobs that both watched a dead lock, and both go on."""
-    monkeypatch.setattr(lock, "STALE_SECONDS", 0.2)
+    monkeypatch.setattr(lock, "STALE_SECONDS", 0.5)
+    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.05)
     write(path, of_another_host(1000))
     holds, ends, refused = [], threading.Event(), []
 
