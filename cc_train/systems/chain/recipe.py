@@ -23,10 +23,11 @@ from cc_train.systems.chain.batches import ChainBatches
 from cc_train.systems.chain.captioner import ChainCaptioner, Feedback
 from cc_train.systems.chain.objective import ChainObjective, Losses
 from cc_train.systems.pair_training import PairSettings, PairTraining
-from cc_train.text import TextCodec, Vocabulary
+from cc_train.text import VOCABULARY, TextCodec, Vocabulary
 from cc_train.training.task import Request, Task, over_samples, validation
 
 STARTS = ("pair", "chain")  # systems whose runs this one can start from
+MOST_LISTED = 4
 
 
 class RegionSettings(Section):
@@ -174,10 +175,28 @@ def _start_from(
             f"{init} tells {before} apart, and these shards have masks of {now}",
             "Give shards with the same classes in the same order, or leave out --init",
         )
+    if not settings.trunk_rate:
+        _require_known_words(run, vocabulary)
     tensors = pair_training.learned(run, settings, network, vocabulary)
     if run.system == "pair":
         tensors = {**network.state_dict(), **tensors}
     transfer.take_over(network, tensors, init)
+
+
+def _require_known_words(run: Run, vocabulary: Vocabulary) -> None:
+    """Refuses captions with words that the run does not have: a frozen decoder never learns them.
+
+    Raises UserError.
+    """
+    known = Vocabulary.read(Path(run.folder) / VOCABULARY).ids
+    new = [word for word in vocabulary.words if word not in known]
+    if new:
+        listed = ", ".join(new[:MOST_LISTED]) + (", …" if len(new) > MOST_LISTED else "")
+        raise UserError(
+            f"the captions have {len(new)} words that {run.folder} does not know ({listed}), and "
+            "trunk_rate=0 would leave them untrained",
+            "Set trunk_rate=1",
+        )
 
 
 def load(run: Run, device: str) -> ChainCaptioner:

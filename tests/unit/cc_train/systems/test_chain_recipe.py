@@ -14,6 +14,7 @@ from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.runs import stored_run
 from cc_train.runs.stored_run import Run
 from cc_train.systems.chain import recipe
+from cc_train.text import MARKS, VOCABULARY, Vocabulary
 from cc_train.training.task import Request
 from tests import pair_samples, small_chain
 
@@ -57,6 +58,21 @@ def test_a_run_with_other_heads_is_no_start(
         recipe._start_from(
             small_chain.network(), tmp_path, recipe.Settings(), {"backbone": {}}, small_chain.WORDS
         )
+
+
+def test_words_that_a_frozen_decoder_would_never_learn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: own captions of which each new word is a random row for ever, by `pairs.yaml`."""
+    known = Vocabulary([*MARKS, "the", "cube", "moved"])
+    (tmp_path / VOCABULARY).write_bytes(known.files()[VOCABULARY])
+    monkeypatch.setattr(stored_run, "read", lambda path: Run(path, "pair", {}, {}, 1))
+    frozen = recipe.Settings.model_validate({"trunk_rate": 0})
+    own = Vocabulary([*MARKS, "the", "house", "was", "built"])
+    with pytest.raises(UserError, match=r"3 words that .* does not know \(house, was, built\)"):
+        recipe._start_from(small_chain.network(), tmp_path, frozen, {}, own)
+    with pytest.raises(KeyError, match="encoder"):  # it goes on to the next question
+        recipe._start_from(small_chain.network(), tmp_path, frozen, {}, known)
 
 
 def test_a_contrast_over_micro_batches_is_refused_by_its_name() -> None:
