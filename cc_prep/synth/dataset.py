@@ -62,7 +62,8 @@ def make(root: str, count: int, settings: Settings, workers: int | None = None) 
     earlier version the masks of the two sides are added; no image is rendered again. The JSON files
     are written at the end.
 
-    Raises UserError at once if `root` holds something else, JobFailed if a renderer dies.
+    Raises UserError at once if `root` holds something else, or more scenes; JobFailed if a renderer
+    dies.
     """
     if not 1 <= count < MOST_SCENES:
         raise UserError(f"{count} scenes", f"Ask for 1 to {MOST_SCENES - 1}")
@@ -72,6 +73,11 @@ def make(root: str, count: int, settings: Settings, workers: int | None = None) 
             extras.install("synth"),
         )
     _check_settings(root, settings)
+    if count < (finished := sum(map(len, _splits_of(root).values()))):
+        raise UserError(
+            f"{root} has {finished:,} scenes, more than {count:,}",
+            "Give the same or a larger --scenes, or another folder",
+        )
     return _completed(root, count, settings, workers)
 
 
@@ -201,16 +207,23 @@ def splits(count: int, seed: int) -> dict[str, list[int]]:
 
 
 def redealt(root: str, count: int, seed: int) -> int:
-    """How many scenes of a finished folder are in another split, or in none, among `count`.
+    """How many scenes of a finished folder are in another split among `count`.
 
     root: a folder that `make` takes.
     """
-    try:
-        there = storage.read_json(storage.join(root, "splits.json"))
-    except (FileNotFoundError, ValueError):
-        return 0
     split_of = {i: split for split, indices in splits(count, seed).items() for i in indices}
-    return sum(split_of.get(i) != split for split, indices in there.items() for i in indices)
+    return sum(
+        split_of.get(i) != split for split, indices in _splits_of(root).items() for i in indices
+    )
+
+
+def _splits_of(root: str) -> dict[str, list[int]]:
+    """The scenes of each split of a finished folder; nothing for one that is not finished."""
+    try:
+        known: dict[str, list[int]] = storage.read_json(storage.join(root, "splits.json"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return known
 
 
 def _render(

@@ -85,7 +85,7 @@ def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> No
     moved = dataset.redealt(out_dir, scenes, settings["seed"])  # before the first is rendered
     if moved:
         click.echo(
-            f"{out_dir}: in another split than before, or in none, since --scenes changed: "
+            f"{out_dir}: in another split than before, since --scenes is larger: "
             f"{counted(moved, 'scene')}. Do not test there what was trained on it before",
             err=True,
         )
