@@ -174,7 +174,9 @@ def test_a_finished_folder_does_not_shrink(tmp_path: Path) -> None:
     """Keeps away: `--scenes 200` in a folder of 2,000, which then has the captions of 200."""
     tiny = dataset.Settings(size=32, samples=1)
     list(dataset.make(str(tmp_path), 2, tiny))
-    with pytest.raises(UserError, match="has 2 scenes, more than 1.*a larger --scenes, or another"):
+    with pytest.raises(
+        UserError, match=r"has 2 scenes, more than 1.*a larger --scenes, or another"
+    ):
         dataset.make(str(tmp_path), 1, tiny)
     assert len(json.loads((tmp_path / "change_captions.json").read_text())) == 2
 
