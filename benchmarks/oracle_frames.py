@@ -110,7 +110,10 @@ def main(shards: tuple[str, ...], seeds: int, steps: int) -> None:
 
 
 def ordered(entry: shard_index.Entry) -> list[Example]:
-    """A sample's pair in both directions, its frames with two true ones at a third and two."""
+    """A sample's pair in both directions, its ends with two true frames between them.
+
+    Of five frames, as the ablation stores them, these are at a quarter and at three quarters.
+    """
     sample = entry.read()
     last = len(sample.tokens) - 1
     frames = features_of(sample, [0, round(last / 3), round(2 * last / 3), last])

@@ -35,7 +35,10 @@ class Lab(ABC, Generic[Variant]):
 
     @abstractmethod
     def conditions(self, variant: Variant) -> str:
-        """Digest of everything that its results depend on, besides the variant and the seed."""
+        """Digest of the settings that its results depend on, besides the variant and the seed.
+
+        The weights of the preparation, the code and the processor are not in it.
+        """
 
     @abstractmethod
     def prepare(self, variants: Sequence[Variant]) -> None:
