@@ -34,6 +34,7 @@ VERSION = 3
 COMPLETED_VERSIONS = (2,)
 MOST_SCENES = 10**6  # six digits in a file name
 TRUE_FRAMES = 7
+SETTINGS_FILE = "synth.json"
 SPLIT_SHARES = {"val": 0.05, "test": 0.10}
 MOST_TRIES = 500
 ORPHAN_SECONDS = 2.0
@@ -72,12 +73,14 @@ def make(root: str, count: int, settings: Settings, workers: int | None = None) 
             "Mitsuba 3, which renders the scenes, is not installed",
             extras.install("synth"),
         )
-    _check_settings(root, settings)
+    is_new = _differs_from_stored(root, settings)
     if count < (finished := sum(map(len, _splits_of(root).values()))):
         raise UserError(
             f"{root} has {finished:,} scenes, more than {count:,}",
             "Give the same or a larger --scenes, or another folder",
         )
+    if is_new:
+        storage.write_json(storage.join(root, SETTINGS_FILE), _as_stored(settings))
     return _completed(root, count, settings, workers)
 
 
@@ -218,11 +221,19 @@ def redealt(root: str, count: int, seed: int) -> int:
 
 
 def _splits_of(root: str) -> dict[str, list[int]]:
-    """The scenes of each split of a finished folder; nothing for one that is not finished."""
+    """The scenes of each split of a finished folder; nothing for one that is not finished.
+
+    Raises UserError for a damaged file.
+    """
+    path = storage.join(root, "splits.json")
     try:
-        known: dict[str, list[int]] = storage.read_json(storage.join(root, "splits.json"))
-    except (FileNotFoundError, ValueError):
+        known: dict[str, list[int]] = storage.read_json(path)
+    except FileNotFoundError:
         return {}
+    except ValueError:
+        known = {"": []}
+    if not isinstance(known, dict) or known.keys() != {"train", "val", "test"}:
+        raise UserError(f"{path}: damaged", "Remove it: it is then written again")
     return known
 
 
@@ -234,16 +245,23 @@ def _render(
     return pixels
 
 
-def _check_settings(root: str, settings: Settings) -> None:
-    path = storage.join(root, "synth.json")
-    expected = {"version": VERSION, **asdict(settings)}
+def _as_stored(settings: Settings) -> dict[str, Any]:
+    return {"version": VERSION, **asdict(settings)}
+
+
+def _differs_from_stored(root: str, settings: Settings) -> bool:
+    """Whether synth.json is to be written, as it is missing, older or of another wording.
+
+    Raises UserError for a folder of other settings, or of something else.
+    """
+    path = storage.join(root, SETTINGS_FILE)
+    expected = _as_stored(settings)
     try:
         settings_there = storage.read_json(path)
     except FileNotFoundError:
         if storage.is_folder(root) and storage.list_files(root):
             raise UserError(f"{root}: holds other files", "Give a new or empty folder") from None
-        storage.write_json(path, expected)
-        return
+        return True
     except ValueError:
         raise UserError(f"{path}: not JSON", "Give another folder") from None
     # What a folder does not say was not asked for when it was made: it has the default.
@@ -256,8 +274,7 @@ def _check_settings(root: str, settings: Settings) -> None:
             f"{root} was made with other settings ({', '.join(sorted(different))})",
             "Use the same settings, or another folder",
         )
-    if settings_there != expected:
-        storage.write_json(path, expected)
+    return bool(settings_there != expected)
 
 
 def _write_annotations(root: str, count: int, settings: Settings) -> None:

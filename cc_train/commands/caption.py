@@ -95,7 +95,7 @@ def _caption_listed(
         outcomes = captioner.caption_each(part, beams=beams)
         for number, (pair, one) in enumerate(zip(part, outcomes, strict=True), first + 1):
             if isinstance(one, Caption):
-                click.echo(_line(*pair, one, as_json, len(listed) > 1))
+                click.echo(_line(*pair, one, as_json, many=True))
                 continue
             failed += 1
             click.echo(f"pair {number}: {one}", err=True)

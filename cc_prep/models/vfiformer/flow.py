@@ -78,7 +78,7 @@ class RefineNet(nn.Module):
         levels = []
         for level in range(self.levels):
             x = self.get_submodule(f"conv{level + 1}")(x)
-            # Looked up at places that half precision cannot tell apart.
+            # `warp` takes them in float32: cast once here, and not for each of its calls.
             of_before, of_after = x.float().chunk(2)
             levels.append((of_before, of_after))
         return levels

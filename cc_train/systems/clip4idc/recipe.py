@@ -26,13 +26,7 @@ from cc_train.runs import run_folder
 from cc_train.systems.clip4idc import known_facts, variation
 from cc_train.systems.clip4idc.batches import HeldOut, before_after, collate
 from cc_train.systems.clip4idc.card import card, compact
-from cc_train.systems.clip4idc.objective import (
-    SCRATCH_INTRA_LAYERS,
-    Clip4idcObjective,
-    Network,
-    from_clip,
-    from_scratch,
-)
+from cc_train.systems.clip4idc.objective import Clip4idcObjective, Network, from_clip, from_scratch
 from cc_train.systems.clip4idc.variation import Data
 from cc_train.training.fact_losses import FactLosses
 from cc_train.training.settings import Loop
@@ -78,8 +72,8 @@ def prepare(settings: Settings, request: Request) -> Task:
     if settings.facts is not None:
         _check_facts(train)
     request.console.print(f"{len(train):,} pairs, {len(held_out):,} held out")
-    settings = _with_intra_layers(settings, request.init)
     network = _start(settings.network, request.init)
+    sizes = settings.network.model_copy(update={"intra_layers": network.config.intra_layers})
     if request.init is None:
         _forget_unseen_words(network, train, settings.data)
     objective = Clip4idcObjective(
@@ -94,38 +88,32 @@ def prepare(settings: Settings, request: Request) -> Task:
     batch = partial(_batch, train, settings, network.config, request.ranks)
     about = {"samples": describe(samples, train)}
     source = StatelessSource(batch, [sample.key for sample in train])
-    return Task(objective, source, len(train), about, settings=settings)
+    resolved = settings.model_copy(update={"network": sizes})
+    return Task(objective, source, len(train), about, settings=resolved)
 
 
-def _with_intra_layers(settings: Settings, init: Path | None) -> Settings:
-    """The settings with a number of `network.intra_layers`: see `Network`. Raises UserError."""
-    asked = settings.network.intra_layers
+def _start(sizes: Network, init: Path | None) -> CLIP4IDC:
+    """The network before its first step; `Network` says how many blocks see one image alone.
+
+    Raises UserError.
+    """
     if init is None:
-        number = asked or SCRATCH_INTRA_LAYERS
+        network = from_scratch(sizes)
     else:
-        trained = networks.trained_intra_layers(run_folder.weights_file(init))
+        file, asked = run_folder.weights_file(init), sizes.intra_layers
+        tensors = read_tensors(file)
+        trained = networks.trained_intra_layers(file)
         if trained is not None and asked not in (None, trained):
             raise UserError(
                 f"{init} was trained with network.intra_layers={trained}, not {asked}",
                 "Leave network.intra_layers out",
             )
-        number = asked or trained or networks.REFERENCE_INTRA_LAYERS
-    network = settings.network.model_copy(update={"intra_layers": number})
-    return settings.model_copy(update={"network": network})
-
-
-def _start(sizes: Network, init: Path | None) -> CLIP4IDC:
-    """The network before its first step. sizes: with `intra_layers`. Raises UserError."""
-    assert sizes.intra_layers is not None
-    if init is None:
-        network = from_scratch(sizes)
-    else:
-        network = from_clip(read_tensors(run_folder.weights_file(init)), sizes.intra_layers)
-    blocks = network.config.vision_layers
-    if sizes.intra_layers >= blocks:
+        network = from_clip(tensors, asked or trained or networks.REFERENCE_INTRA_LAYERS)
+    alone, blocks = network.config.intra_layers, network.config.vision_layers
+    if alone >= blocks:
         raise UserError(
-            f"network.intra_layers={sizes.intra_layers}: there are {blocks} visual blocks, of "
-            "which the last ones see both images",
+            f"network.intra_layers={alone}: there are {blocks} visual blocks, of which the last "
+            "ones see both images",
             f"Give 1 to {blocks - 1}",
         )
     return network

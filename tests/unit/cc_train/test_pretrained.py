@@ -173,6 +173,15 @@ def test_a_bad_pair_of_a_list_stops_no_other(
     assert lines[1].startswith(f"{after}\t{after}\tnothing changed")
 
 
+def test_a_list_of_one_pair_has_the_lines_of_a_list(
+    scene: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    """Keeps away: a program that splits lines at tabs, and breaks on the one short list."""
+    (tmp_path / "pairs.csv").write_text(f"before,after\n{scene[0]},{scene[1]}\n")
+    done = command("caption", "--pairs", tmp_path / "pairs.csv")
+    assert done.stdout.startswith(f"{scene[0]}\t{scene[1]}\tthe "), done.stderr
+
+
 def test_one_image_alone_is_named_as_that(scene: tuple[Path, Path, Path]) -> None:
     """Keeps away: "no images given" where one is."""
     done = command("caption", scene[0])

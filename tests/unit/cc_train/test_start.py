@@ -42,6 +42,22 @@ def test_what_identifies_a_run_is_no_setting(
         start.train("toy", toy_captioner.Settings(), Request([], [], tmp_path))
 
 
+def test_what_a_system_decides_is_stored_with_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: weights that do not say of which sizes they are, and are read with others."""
+    stored: dict[str, object] = {}
+
+    def prepare(settings: toy_captioner.Settings, request: Request) -> Task:
+        resolved = settings.model_copy(update={"width": 40})
+        return Task(None, None, 1, {}, settings=resolved)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(systems, "recipe", lambda name: SimpleNamespace(prepare=prepare))
+    monkeypatch.setattr(start, "fit", lambda *_, config, **options: stored.update(config) or {})
+    start.train("toy", toy_captioner.Settings(), Request([], [], tmp_path))
+    assert stored["width"] == 40
+
+
 def test_a_training_imports_no_compiler_and_no_nltk() -> None:
     """Keeps away: five seconds of processor time before the first step."""
     program = """

@@ -29,11 +29,11 @@ class Derived(ShardPlan):
         return whole_or_none(self, done, False, "pairs", retry_rejects)
 
 
-def run(tmp_path: Path, *digests: str) -> str:
-    """What a job prints whose shards are made from files of these digests."""
+def run(tmp_path: Path, *digests: str, pairs: int = 6) -> str:
+    """What a job prints whose shards, of two pairs, are made from files of these digests."""
     shards = [
         Derived(one.split, one.index, one.pairs, made_from=digest)
-        for one, digest in zip(fakes.shards(6, 2), digests, strict=True)
+        for one, digest in zip(fakes.shards(pairs, 2), digests, strict=True)
     ]
     out = io.StringIO()
     spec = replace(fake_jobs.spec(tmp_path), shards=shards)
@@ -53,3 +53,5 @@ def test_it_is_said_that_shards_are_made_again(
     output = run(tmp_path, "a", "other", "another")
     assert "3 of 3 shards are done already" in output
     assert "again" not in output
+    assert "again" not in run(tmp_path / "new", "a", "b", "c", pairs=5)
+    assert "again" not in run(tmp_path / "new", "a", "b", "with one more", pairs=6)

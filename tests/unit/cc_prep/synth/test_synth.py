@@ -5,7 +5,7 @@ from __future__ import annotations
 import filecmp
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -177,8 +177,13 @@ def test_a_finished_folder_does_not_shrink(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"has 2 scenes, more than 1.*a larger --scenes, or another"
     ):
-        dataset.make(str(tmp_path), 1, tiny)
+        dataset.make(str(tmp_path), 1, replace(tiny, wording="plain"))
     assert len(json.loads((tmp_path / "change_captions.json").read_text())) == 2
+    assert json.loads((tmp_path / "synth.json").read_text())["wording"] == "rich"
+    for damage in ("[]", "{", '{"train": 5}'):
+        (tmp_path / "splits.json").write_text(damage)
+        with pytest.raises(UserError, match=r"splits\.json: damaged\. Remove it"):
+            dataset.make(str(tmp_path), 2, tiny)
 
 
 @given(SEEDS, CHANGES)

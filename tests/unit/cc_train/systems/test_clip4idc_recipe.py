@@ -275,6 +275,10 @@ def test_as_many_blocks_see_one_image_as_when_the_weights_were_trained(tmp_path:
     assert prepared(tmp_path, init=foreign, intra_layers=1) == (1, 1)
     with pytest.raises(UserError, match=r"intra_layers=9: there are 3 visual blocks.*Give 1 to 2"):
         prepared(tmp_path, init=foreign)
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes(ours.read_bytes()[:100])
+    with pytest.raises(UserError, match="not a checkpoint of tensors"):
+        prepared(tmp_path, init=damaged)
 
 
 def test_sizes_that_do_not_fit(tmp_path: Path) -> None:
