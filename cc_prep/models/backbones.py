@@ -57,9 +57,14 @@ class EnlargedPyramid(Pyramid):
     channels = folded + CHANNELS[3]
 
     def forward(self, images: Tensor) -> Tensor:
-        enlarged = F.interpolate(images, scale_factor=2, mode="bicubic", align_corners=False)
-        levels = self.network.levels(enlarged.clamp(0, 1))  # bicubic values overshoot at edges
+        levels = self.network.levels(enlarged(images))
         return torch.cat((F.pixel_unshuffle(levels[2], 2), levels[3]), dim=1)
+
+
+def enlarged(images: Tensor) -> Tensor:
+    """Images [N, 3, H, W] in [0, 1] at twice their size."""
+    larger = F.interpolate(images, scale_factor=2, mode="bicubic", align_corners=False)
+    return larger.clamp(0, 1)  # bicubic values overshoot at edges
 
 
 class Latents(nn.Module):

@@ -14,30 +14,37 @@ from torch import Tensor, nn
 
 from cc_prep import weights
 from cc_prep.errors import UserError
+from cc_prep.models.backbones import enlarged
 from cc_prep.models.efficientnet import EfficientNetLite0
 
-Backbone = Literal["efficientnet-lite0", "lpips", "none"]
+Backbone = Literal["efficientnet-lite0", "efficientnet-lite0-x2", "lpips", "none"]
 
 
 class FeatureDistance(nn.Module):
     """Mean squared distance of channel-normalised features at four sizes, averaged.
 
     Source: Zhang et al., "The Unreasonable Effectiveness of Deep Features", 2018, without the
-    learned weights of the channels.
+    learned weights of the channels. enlarges: the network sees the images at twice their size, at
+    which it tells the shapes of small objects apart.
     """
 
-    def __init__(self, backbone: EfficientNetLite0) -> None:
+    def __init__(self, backbone: EfficientNetLite0, enlarges: bool = False) -> None:
         super().__init__()
-        self.backbone = backbone
+        self.backbone, self.enlarges = backbone, enlarges
 
     def forward(self, images: Tensor, others: Tensor) -> Tensor:
-        """Images [N, 3, H, W] in [0, 1] each → a scalar."""
-        levels = self.backbone.levels(torch.cat((images, others)))
-        distances = []
-        for level in levels:
-            one, other = F.normalize(level.float(), dim=1).chunk(2)
-            distances.append((one - other).square().sum(1).mean())
+        """Images [N, 3, H, W] in [0, 1] each → a scalar, with gradients for the first alone."""
+        with torch.no_grad():
+            expected = self._levels(others)
+        distances = [
+            (one - other).square().sum(1).mean()
+            for one, other in zip(self._levels(images), expected, strict=True)
+        ]
         return torch.stack(distances).mean()
+
+    def _levels(self, images: Tensor) -> list[Tensor]:
+        levels = self.backbone.levels(enlarged(images) if self.enlarges else images)
+        return [F.normalize(level.float(), dim=1) for level in levels]
 
 
 class LearnedDistance(nn.Module):
@@ -64,4 +71,5 @@ def make(backbone: Backbone) -> nn.Module | None:
         return LearnedDistance().eval()
     located = weights.locate("efficientnet-lite0")
     tensors = weights.read_tensors(located.path)
-    return FeatureDistance(EfficientNetLite0.from_tensors(tensors)).eval()
+    network = EfficientNetLite0.from_tensors(tensors)
+    return FeatureDistance(network, enlarges=backbone.endswith("-x2")).eval()
