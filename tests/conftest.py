@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import filelock
 import hypothesis
 import numpy as np
 import pytest
@@ -61,6 +62,22 @@ def image_after(root: Path, meta: dict[str, Any]) -> Path:
     return root / f"nsc_images/CLEVR_nonsemantic_{meta['id']}.png"
 
 
+def in_order(out: Path) -> list[Path]:
+    """The shards of a job of sequences on `synth`, as such jobs make them one after the other."""
+    from cc_prep import manifest
+
+    splits = manifest.load("synth").splits
+    return [file for split in splits for file in sorted(out.glob(f"sequences/{split}-*.tar"))]
+
+
+def last_image(root: Path, out: Path) -> Path:
+    """An image of the pair that a job of sequences makes last. out: of a job on the same data."""
+    from cc_prep.formats import sequences
+
+    [*_, pair] = sequences.read(str(in_order(out)[-1]))
+    return image_after(root, pair.meta)
+
+
 def golden(prefix: str) -> list[Path]:
     """Folders of golden vectors whose name begins so; GOLDEN_DIR may name others than ours."""
     folder = Path(os.environ.get("GOLDEN_DIR") or ROOT / "tests" / "golden")
@@ -106,26 +123,32 @@ def prepare() -> Command:
 
 @pytest.fixture(scope="session")
 def synth_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six rendered scenes with truth at 64 px; read only."""
+    """Six rendered scenes with truth at 64 px; read only. All processes of a run share them."""
     from cc_prep.synth import dataset
 
-    root = tmp_path_factory.mktemp("data") / "synth"
+    base = tmp_path_factory.getbasetemp()
+    root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "scenes/synth"
+    root.parent.mkdir(exist_ok=True)
     settings = dataset.Settings(seed=5, size=64, samples=4, truth=True)
-    assert sorted(dataset.make(str(root), 6, settings)) == list(range(6))
+    with filelock.FileLock(f"{root}.lock"):
+        if not root.exists():
+            half = root.with_name("half")
+            assert sorted(dataset.make(str(half), 6, settings)) == list(range(6))
+            half.rename(root)
     return root
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for a module's own small weights."""
+    """A folder for small weights, under names that each of them has alone."""
     return tmp_path_factory.mktemp("weights")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shards(
     tmp_path_factory: pytest.TempPathFactory, weights: Path, synth_root: Path, prepare: Command
 ) -> str:
-    """The pattern of training shards of all splits of six scenes, made with `weights`."""
+    """The pattern of shards of all splits of six scenes, made with `weights`; read only."""
     from tests import stages
 
     return stages.build(tmp_path_factory.mktemp("stages") / "out", weights, synth_root, prepare)

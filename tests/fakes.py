@@ -115,29 +115,34 @@ def number_step(settings: Mapping[str, Any], device: str) -> NumberStep:
 
 
 class StepOnGpu(NumberStep):
-    """A `NumberStep` on what Ray counts as GPUs. broken: numbers of those that do not work.
+    """A `NumberStep` on what Ray counts as GPUs. broken: numbers of those that break.
 
-    On a GPU that works it waits until the broken one has failed in a worker and in its successor.
-    Otherwise it could do all the work before that, and nobody would notice the broken one.
+    Such a GPU makes the first pairs that it gets, which a file in `folder` tells, and fails at
+    every call from then on. On a GPU that works it waits until the broken one has failed in a
+    worker and in its successor. Otherwise it could do all the work before that, and nobody would
+    notice the broken one.
     """
 
     def __init__(self, folder: str, broken: Sequence[str], device: str) -> None:
         super().__init__(folder, batch=2, seconds=0.05, device=device)
-        self.is_broken = os.environ.get("CUDA_VISIBLE_DEVICES") in broken
+        gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
+        self.breaks = gpu in broken
         self.broken = broken
+        self.worked = Path(folder, f"worked-on-{gpu}")
 
     def __call__(self, pairs: Sequence[ImagePair]) -> list[Members | RejectedPair]:
         deadline = time.monotonic() + 120
-        while self.broken and not self.is_broken and time.monotonic() < deadline:
+        while self.broken and not self.breaks and time.monotonic() < deadline:
             if len(list(Path(self.folder).glob("failed-in-*"))) > 1:
                 break
             time.sleep(0.05)
         samples = super().__call__(pairs)
         self.check_device()
+        self.worked.touch()
         return samples
 
     def check_device(self) -> None:
-        if self.is_broken:
+        if self.breaks and self.worked.exists():
             Path(self.folder, f"failed-in-{os.getpid()}").touch()
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 

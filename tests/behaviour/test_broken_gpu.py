@@ -32,5 +32,6 @@ def test_the_other_gpu_goes_on(tmp_path: Path) -> None:
         assert (summary.samples, summary.rejected, summary.made_now) == (20, 0, 4)
         assert "broken: GPU 1 of " in output
         assert "illegal memory access" in output
+        assert (tmp_path / "worked-on-1").exists(), "it was broken from the start on"
         with pytest.raises(JobFailed, match="no GPU is left to work on, the last was broken: GPU"):
             run(tmp_path, "none", "01", workers=1)

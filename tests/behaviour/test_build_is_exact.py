@@ -16,7 +16,6 @@ from tests import small_weights
 from tests.conftest import Command, digests
 from tests.faults import processes
 
-STEPS = ("interpolate", "score-frames", "build")
 ELSEWHERE = {
     "OMP_NUM_THREADS": "7", "TZ": "Asia/Kathmandu", "LC_ALL": "tr_TR.UTF-8", "LANG": "tr_TR.UTF-8",
     "PYTHONHASHSEED": "12345", "PYTHONUTF8": "0",
@@ -38,10 +37,13 @@ def fused(tmp_path_factory: pytest.TempPathFactory, options: list[str], prepare:
 
 
 @pytest.fixture(scope="module")
-def stepwise(tmp_path_factory: pytest.TempPathFactory, options: list[str], prep: Command) -> Path:
+def stepwise(
+    tmp_path_factory: pytest.TempPathFactory, options: list[str], prep: Command, prepare: Command
+) -> Path:
+    """Three jobs, two with two workers; `test_interpolate_is_exact.py` has two for the first."""
     out = tmp_path_factory.mktemp("steps") / "out"
-    for step in STEPS:
-        done = prep(step, "synth", "--out", out, "--workers", 2, *options)
+    for step, run in (("interpolate", prepare), ("score-frames", prep), ("build", prep)):
+        done = run(step, "synth", "--out", out, "--workers", 2, *options)
         assert done.returncode == 0, done.stderr
     return out
 
@@ -53,16 +55,22 @@ def test_one_stream_writes_what_three_jobs_write(fused: Path, stepwise: Path) ->
 
 
 def test_elsewhere(tmp_path: Path, fused: Path, options: list[str]) -> None:
-    """RIFE, CLIP4IDC and VQGAN in real processes that find another machine, of one core."""
+    """RIFE, CLIP4IDC and VQGAN in real processes that find another machine, of one core.
+
+    One split is enough for that.
+    """
     core = min(os.sched_getaffinity(0))  # a container need not have core 0
     job = processes.start(
-        "build", "synth", "--out", tmp_path / "out", "--workers", 1, *options,
+        "build", "synth", "--out", tmp_path / "out", "--workers", 1, *options, "--split", "val",
         env={**os.environ, **ELSEWHERE}, cwd=tmp_path,
         preexec_fn=lambda: os.sched_setaffinity(0, {core}),
     )  # fmt: skip
     output = processes.ended(job)
     assert job.returncode == 0, output
-    assert digests(tmp_path / "out", "shards") == digests(fused, "shards")
+    there, here = (digests(out, "shards") for out in (tmp_path / "out", fused))
+    val = [name for name in here if name.startswith("val-")]
+    assert val
+    assert {name: there[name] for name in val} == {name: here[name] for name in val}
 
 
 def test_all_folders_verify(fused: Path, stepwise: Path, prep: Command) -> None:
@@ -95,10 +103,10 @@ def test_masks_and_facts_go_the_whole_way(fused: Path, stepwise: Path) -> None:
 
 
 def test_stored_sequences_without_scores_are_scored_on_the_way(
-    fused: Path, stepwise: Path, tmp_path: Path, options: list[str], prep: Command
+    fused: Path, stepwise: Path, tmp_path: Path, options: list[str], prepare: Command
 ) -> None:
     (tmp_path / "sequences").symlink_to(stepwise / "sequences")
-    done = prep("build", "synth", "--out", tmp_path, *options)
+    done = prepare("build", "synth", "--out", tmp_path, *options)
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path, "shards") == digests(fused, "shards")
 
@@ -114,16 +122,16 @@ def test_lossy_frames_too(tmp_path: Path, options: list[str], prepare: Command) 
 
 
 def test_another_rule_takes_the_scores_there_are(
-    stepwise: Path, tmp_path: Path, options: list[str], prep: Command
+    stepwise: Path, tmp_path: Path, options: list[str], prepare: Command
 ) -> None:
     """Without the scorer's weights even: only the digest in the provenance is needed."""
     arguments = [*options, "--set", "keyframes.k=1", "--set", "keyframes.strategy=uniform"]
     missing = [o for o in arguments if not o.startswith("score.weights=")]
     missing = [o for i, o in enumerate(missing) if not (o == "--set" and missing[i + 1] == "--set")]
-    refused = prep("build", "synth", "--out", tmp_path, "--from", stepwise, *missing)
+    refused = prepare("build", "synth", "--out", tmp_path, "--from", stepwise, *missing)
     assert refused.returncode == 2
     assert "score" in refused.stderr  # made with other weights than the manifest's default
-    done = prep("build", "synth", "--out", tmp_path, "--from", stepwise, *arguments)
+    done = prepare("build", "synth", "--out", tmp_path, "--from", stepwise, *arguments)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "shards/provenance.json").read_text())
     assert record["settings"]["keyframes"]["k"] == 1

@@ -16,20 +16,22 @@ SMALL = ("--set", "shards.pairs_per_shard=2", "--set", "image_size=64")
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
+def undisturbed(
+    tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: Command
+) -> Path:
     out = tmp_path_factory.mktemp("one") / "out"
-    done = prep("changes", "synth", "--root", synth_root, "--out", out, "--workers", 1, *SMALL)
+    done = prepare("changes", "synth", "--root", synth_root, "--out", out, *SMALL)
     assert done.returncode == 0, done.stderr
     assert len(digests(out, "changes")) == 7
     return out
 
 
 def test_two_workers_on_sequences_give_the_same_bytes(
-    undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command
+    undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command, prepare: Command
 ) -> None:
     """Keeps away: masks that depend on who found them, or on which copy of the images was read."""
     plain = ("--set", "interpolate.method=crossfade", "--set", "interpolate.depth=1", *SMALL)
-    done = prep("interpolate", "synth", "--root", synth_root, "--out", tmp_path, *plain)
+    done = prepare("interpolate", "synth", "--root", synth_root, "--out", tmp_path, *plain)
     assert done.returncode == 0, done.stderr
     done = prep("changes", "synth", "--root", "/nowhere", "--out", tmp_path, "--workers", 2, *SMALL)
     assert done.returncode == 0, done.stderr
@@ -46,7 +48,7 @@ def test_two_workers_on_sequences_give_the_same_bytes(
 
 
 def test_killed_and_resumed(
-    undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command
+    undisturbed: Path, tmp_path: Path, synth_root: Path, prepare: Command
 ) -> None:
     """Keeps away: half a shard that is taken for a whole one.
 
@@ -68,6 +70,6 @@ def test_killed_and_resumed(
         )
     assert (out / "changes/train-000000.tar").exists()
     assert not (out / "changes/train-000001.tar").exists()
-    done = prep(*arguments)
+    done = prepare(*arguments)
     assert done.returncode == 0, done.stderr
     assert digests(out, "changes") == digests(undisturbed, "changes")

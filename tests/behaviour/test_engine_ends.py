@@ -9,6 +9,7 @@ import pytest
 
 from cc_prep.errors import JobFailed, UserError
 from tests import fakes
+from tests.commands import without_ray
 from tests.conftest import ROOT
 from tests.fake_jobs import run, spec
 
@@ -25,7 +26,8 @@ def test_a_broken_machine_ends_the_job_with_its_error_and_resumes(tmp_path: Path
     assert "ZeroDivisionError" in message
     assert "the same command resumes" in message
     assert "\n" not in message
-    summary = run(spec(tmp_path))
+    with without_ray():
+        summary = run(spec(tmp_path))
     assert (summary.samples, summary.rejected) == (20, 0)
     assert 1 <= summary.made_now <= 3
     assert not list((tmp_path / "out").glob("*.tmp"))

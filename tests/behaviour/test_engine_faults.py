@@ -12,7 +12,7 @@ from cc_prep.formats import rejects
 from cc_prep.formats.tar import read_shard
 from pipelines import job
 from pipelines.cluster.output import messages
-from tests.commands import one_ray
+from tests.commands import one_ray, without_ray
 from tests.fake_jobs import run, spec
 
 
@@ -41,7 +41,8 @@ def test_a_pair_that_kills_its_process_twice_is_set_aside_and_named(tmp_path: Pa
 def test_a_worker_killed_once_costs_nothing(tmp_path: Path) -> None:
     summary = run(spec(tmp_path, kills_once=[3, 9, 17], batch=2))
     assert (summary.samples, summary.rejected) == (20, 0)
-    undisturbed = run(spec(tmp_path, "other"))
+    with without_ray():
+        undisturbed = run(spec(tmp_path, "other"))
     for shard in sorted((tmp_path / "out").glob("*.tar")):
         assert shard.read_bytes() == (tmp_path / "other" / shard.name).read_bytes()
     assert undisturbed.bytes == summary.bytes
@@ -66,7 +67,8 @@ def test_rejects_are_retried_only_when_asked(tmp_path: Path) -> None:
     mended = run(spec(tmp_path), retry_rejects=True)
     assert (mended.samples, mended.rejected, mended.made_now) == (20, 0, 2)
     assert rejects.read(faulty.folder) == []
-    run(spec(tmp_path, "other"))
+    with without_ray():
+        run(spec(tmp_path, "other"))
     for shard in sorted((tmp_path / "out").glob("*.tar")):
         assert shard.read_bytes() == (tmp_path / "other" / shard.name).read_bytes()
 

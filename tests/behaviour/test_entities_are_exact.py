@@ -80,7 +80,7 @@ def test_one_process_gives_the_same_bytes(
 
 
 def test_killed_and_resumed(
-    undisturbed: Path, tmp_path: Path, root: Path, found_changes: Path, prep: Command
+    undisturbed: Path, tmp_path: Path, root: Path, found_changes: Path, prepare: Command
 ) -> None:
     """Keeps away: half a shard that is taken for a whole one, and a vocabulary of a part.
 
@@ -102,7 +102,7 @@ def test_killed_and_resumed(
         )
     assert not list(out.glob("region_features/train-000001.parquet"))
     assert not (out / "entities").exists()
-    done = prep(*arguments("entities", root, out), "--workers", 1)
+    done = prepare(*arguments("entities", root, out))
     assert done.returncode == 0, done.stderr
     assert digests(out) == digests(undisturbed)
 

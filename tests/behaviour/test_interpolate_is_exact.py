@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Command, digests
+from tests.conftest import Command, digests, last_image
 from tests.faults import processes
 
 SMALL = (
@@ -20,9 +21,11 @@ SMALL = (
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prep: Command) -> Path:
+def undisturbed(
+    tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: Command
+) -> Path:
     out = tmp_path_factory.mktemp("one") / "out"
-    done = prep("interpolate", "synth", "--root", synth_root, "--out", out, "--workers", 1, *SMALL)
+    done = prepare("interpolate", "synth", "--root", synth_root, "--out", out, *SMALL)
     assert done.returncode == 0, done.stderr
     assert len(digests(out, "sequences")) == 7
     return out
@@ -39,31 +42,36 @@ def test_two_workers_give_the_same_bytes(
 
 
 def test_sigterm_ends_cleanly_and_says_how_to_go_on(
-    undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command
+    undisturbed: Path, tmp_path: Path, synth_root: Path, prepare: Command
 ) -> None:
-    arguments = ["interpolate", "synth", "--root", synth_root, "--out", tmp_path]
-    job = processes.start(*arguments, "--workers", 1, *SMALL)
-    if processes.wait_for(lambda: list(tmp_path.glob("sequences/*.tar")), job):
+    """A pipe in the place of the last pair's image holds the worker, so that it comes in time."""
+    root, out = Path(shutil.copytree(synth_root, tmp_path / "synth")), tmp_path / "out"
+    arguments = ["interpolate", "synth", "--root", root, "--out", out]
+    with processes.pipe_in_place_of(last_image(root, undisturbed)):
+        job = processes.start(*arguments, "--workers", 1, *SMALL)
+        is_begun = processes.wait_for(lambda: list(out.glob("sequences/*.tar")), job)
+        assert is_begun, processes.ended(job)
         job.terminate()
-    output = processes.ended(job)
+        output = processes.ended(job)
     assert job.returncode == 1
     assert "the same command resumes" in output
     assert "Traceback" not in output
-    done = prep(*arguments, *SMALL)
+    assert len(digests(out, "sequences")) < len(digests(undisturbed, "sequences"))
+    done = prepare(*arguments, *SMALL)
     assert done.returncode == 0, done.stderr
-    assert digests(tmp_path, "sequences") == digests(undisturbed, "sequences")
+    assert digests(out, "sequences") == digests(undisturbed, "sequences")
 
 
 def test_a_larger_limit_extends_and_other_settings_are_refused(
-    undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command
+    undisturbed: Path, tmp_path: Path, synth_root: Path, prepare: Command
 ) -> None:
     arguments = ["interpolate", "synth", "--root", synth_root, "--out", tmp_path, *SMALL]
-    assert prep(*arguments, "--limit", 3).returncode == 0
-    smaller = prep(*arguments, "--limit", 1)
+    assert prepare(*arguments, "--limit", 3).returncode == 0
+    smaller = prepare(*arguments, "--limit", 1)
     assert smaller.returncode == 2
     assert "larger --limit" in smaller.stderr
-    other = prep(*arguments, "--set", "interpolate.codec=jpg")
+    other = prepare(*arguments, "--set", "interpolate.codec=jpg")
     assert other.returncode == 2
     assert "interpolate.codec: png → jpg" in other.stderr
-    assert prep(*arguments).returncode == 0
+    assert prepare(*arguments).returncode == 0
     assert digests(tmp_path, "sequences") == digests(undisturbed, "sequences")

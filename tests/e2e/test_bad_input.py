@@ -64,8 +64,8 @@ def test_faulty_images_are_rejected_or_handled(
     assert ramp.min() == 0
     assert ramp.max() == 255
     assert written["000005", "change"].meta["captions"] == []
-    assert cc_prep("verify", out).returncode == 0
-    inspected = cc_prep("inspect", "synth", "--root", faulty_root)
+    assert prepare("verify", out).returncode == 0
+    inspected = prepare("inspect", "synth", "--root", faulty_root)
     assert inspected.returncode == 1
     assert inspected.stdout.count("fault: ") == 4
     # Mended and retried: only those, and as if nothing had been wrong.

@@ -71,16 +71,16 @@ def test_weights(cc_prep: Command, rife_weights: dict) -> None:
     assert cc_prep("weights", "verify", "rife-v4.0").returncode == 0
 
 
-def test_real_videos_to_sequences(tmp_path: Path, cc_prep: Command) -> None:
+def test_real_videos_to_sequences(tmp_path: Path, cc_prep: Command, prepare: Command) -> None:
     done = cc_prep("videos", tmp_path / "videos")
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == len(sample_videos.VIDEOS) == 3
-    assert cc_prep("videos", tmp_path / "videos").returncode == 0
-    interpolated = cc_prep(
+    assert prepare("videos", tmp_path / "videos").returncode == 0
+    interpolated = prepare(
         "interpolate", "video", "--root", tmp_path / "videos", "--out", tmp_path / "out",
         "--set", "interpolate.method=dis", "--limit", 4, "--json",
     )  # fmt: skip
     assert interpolated.returncode == 0, interpolated.stderr
     assert json.loads(interpolated.stdout)["samples"] == 4
-    stats = json.loads(cc_prep("stats", tmp_path / "out", "--json").stdout)
+    stats = json.loads(prepare("stats", tmp_path / "out", "--json").stdout)
     assert stats["against true frames"]["PSNR"]["frames"] == 28

@@ -39,14 +39,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_spreadsheet_with_faults(folder: Path, cc_prep: Command) -> None:
+def test_a_spreadsheet_with_faults(
+    folder: Path, cc_prep: Command, prepare: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     created = cc_prep("init", "mine", "--root", "meine Daten", cwd=folder)
     assert created.returncode == 0, created.stderr
     assert "table, pairs: train 4, val 1" in created.stdout
     wrong = "split 'tset' of 1 pair is not in the manifest (train, val)"
     assert f"fault: {wrong}" in created.stdout
 
-    seen = cc_prep("inspect", "mine", cwd=folder)
+    monkeypatch.chdir(folder)
+    seen = prepare("inspect", "mine")
     assert seen.returncode == 1
     faults = [line for line in seen.stdout.splitlines() if line.startswith("fault: ")]
     assert len(faults) == 3
@@ -60,9 +63,9 @@ def test_a_spreadsheet_with_faults(folder: Path, cc_prep: Command) -> None:
         "2 pairs show what another shows: mine-train-1-change = mine-train-4-change" in seen.stdout
     )
 
-    done = cc_prep(
+    done = prepare(
         "interpolate", "mine", "--out", "out",
-        "--set", "interpolate.method=crossfade", "--set", "image_size=32", cwd=folder,
+        "--set", "interpolate.method=crossfade", "--set", "image_size=32",
     )  # fmt: skip
     assert done.returncode == 1
     assert "1 of 5 pairs rejected" in done.stderr

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-FAULTS = ("500", "slow", "cut answer", "cut request")
+FAULTS = ("500", "cut answer", "cut request")  # after which a request has to be made again
 BUCKET = "bucket"
 KEYS = {
     "AWS_ACCESS_KEY_ID": "test",
@@ -26,8 +26,10 @@ KEYS = {
 class Store:
     """The proxy's switches and what it did. share: of all requests that meet a fault.
 
-    done: requests by their fault. methods: requests by their method. most_at_once: requests that
-    were under way at a time. held: a PUT of such a name is never answered while it stands.
+    Besides FAULTS there are "slow", an answer after `seconds`, and "silent", no answer as long as
+    the store is so. done: requests by their fault. methods: requests by their method. most_at_once:
+    requests that were under way at a time. held: a PUT of such a name is never answered while it
+    stands.
     """
 
     def __init__(self, backend: tuple[str, int]) -> None:
@@ -44,7 +46,7 @@ class Store:
 
     def fail(self, share: float, faults: Sequence[str] = FAULTS, seed: int = 0) -> None:
         """From now on so many requests meet one of these faults."""
-        self.share, self.faults, self.dice = share, faults, random.Random(seed)
+        self.share, self.faults, self.dice = share, faults if share else (), random.Random(seed)
         self.done.clear()
         self.methods.clear()
         self.most_at_once = 0
@@ -107,6 +109,11 @@ class Handler(BaseHTTPRequestHandler):
             return
         if fault == "slow":
             time.sleep(self.store.seconds)
+        if fault == "silent":
+            while "silent" in self.store.faults:
+                time.sleep(0.05)
+            self.close_connection = True
+            return
         self._answer(body, fault == "cut answer")
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = relay  # noqa: N815

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -203,13 +204,15 @@ def line_of(command: str) -> str:
     small = arguments[0] in jobs and "weights" not in command and "image_size" not in command
     with mock.patch.dict(sys.modules, {"spacy": None}):
         done = run(*arguments, *(FAST.split() if small else []))
+    left = [name for name in ("new", "a", "found/region_features") if Path(name).exists()]
+    for name in left:  # so that the next command does not find it
+        shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink()
     assert done.returncode == 2, f"{command}: {done.returncode}: {done.stdout}{done.stderr}"
     *others, last = done.stderr.strip().splitlines()
     assert "Traceback" not in done.stderr
     assert not others or program == "cc-train", f"{command}: {others}"  # which tells what it reads
     assert last.startswith(f"{program}: "), f"{command}: {last}"
-    left = [name for name in ("new", "a", "found/region_features") if Path(name).exists()]
-    assert not left, f"{command} left something behind"
+    assert not left, f"{command} left {left} behind"
     return last
 
 

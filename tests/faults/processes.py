@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -54,16 +53,24 @@ def kill_when(reached: Callable[[], object], *arguments: object) -> None:
 
 @contextlib.contextmanager
 def pipe_in_place_of(file: Path) -> Iterator[None]:
-    """Holds whoever opens the file. It is back, as it was, at the end."""
+    """Holds whoever opens the file. It is back, as it was, at the end; who still waits gets it."""
     content = file.read_bytes()
     file.unlink()
     os.mkfifo(file)
+    pipe = file.with_name(f"{file.name}.pipe")
+    os.link(file, pipe)
     try:
         yield
     finally:
         whole = file.with_name(f"{file.name}.whole")
         whole.write_bytes(content)
-        whole.replace(file)
+        whole.replace(file)  # from now on nobody comes to the pipe any more
+        with contextlib.suppress(OSError):  # nobody waits there
+            end = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+            os.set_blocking(end, True)
+            with open(end, "wb") as waiting:
+                waiting.write(content)
+        pipe.unlink()
 
 
 def in_flight(journal: Path) -> list[str]:
@@ -106,27 +113,35 @@ def kill(processes: list[psutil.Process]) -> int:
     return killed
 
 
-def strike(job: subprocess.Popen[str], victim: str) -> None:
-    """SIGKILL to an actor, the driver, Ray's node manager or everything; or a pause of an actor."""
-    if victim == "actor":
-        kill(actors(job)[:1])
-    elif victim == "driver":
-        os.kill(job.pid, signal.SIGKILL)
-    elif victim == "raylet":
-        kill([p for p in below(job) if _named(p, "raylet/raylet")])
-    elif victim == "session":
-        kill([*below(job), psutil.Process(job.pid)])
-    elif victim == "pause":
-        stopped = actors(job)[:1]
-        for process in stopped:
-            with contextlib.suppress(psutil.Error):
-                process.suspend()
+def strike(job: subprocess.Popen[str], victim: str) -> int:
+    """SIGKILL to an actor, the driver, Ray's node manager or everything; or a pause of an actor.
+
+    How many processes it hit: 0 where there is no such process yet, or no more.
+    """
+    if victim == "pause":
+        return _pause(actors(job)[:1])
+    victims = {
+        "actor": lambda: actors(job)[:1],
+        "driver": lambda: itself(job),
+        "raylet": lambda: [p for p in below(job) if _named(p, "raylet/raylet")],
+        "session": lambda: [*below(job), *itself(job)],
+    }
+    return kill(victims[victim]())
+
+
+def _pause(processes: list[psutil.Process]) -> int:
+    """Stops them for three seconds; how many were still there."""
+    stopped = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.suspend()
+            stopped.append(process)
+    if stopped:
         time.sleep(3)
-        for process in stopped:
-            with contextlib.suppress(psutil.Error):
-                process.resume()
-    else:
-        raise AssertionError(victim)
+    for process in stopped:
+        with contextlib.suppress(psutil.Error):
+            process.resume()
+    return len(stopped)
 
 
 def ended(job: subprocess.Popen[str]) -> str:
@@ -180,10 +195,11 @@ def remount(path: Path, how: str) -> None:
 
 
 def fill(path: Path) -> None:
-    """A file that takes all the room there is."""
-    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
-        while True:
-            file.write(b"x" * 4096)
+    """A file that takes all the room there is, at once and then to the last page."""
+    for size in (2**20, 4096):
+        with contextlib.suppress(OSError), path.open("ab", buffering=0) as file:
+            while True:
+                file.write(b"x" * size)
 
 
 def _as_root(*command: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 import numpy as np
@@ -43,4 +44,6 @@ def test_another_processor(tmp_path: Path, synth_root: Path, prepare: Command) -
           f"keyframes the same {np.mean(chosen):.0%}")  # fmt: skip
     assert np.mean(codes) > 0.99
     assert max(logits) < 0.05
+    if platform.machine() == "x86_64":  # elsewhere the variables name no kernels
+        assert max(logits) > 0, "no other kernels were taken: torch knows these variables no more"
     assert np.mean(chosen) > 0.8

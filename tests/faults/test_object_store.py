@@ -17,7 +17,7 @@ import s3fs
 from cc_prep import storage
 from cc_prep.errors import StoreFailed, UserError
 from cc_prep.storage import object_store
-from tests.commands import cc_prep, cc_train, one_ray
+from tests.commands import Done, cc_prep, cc_train, without_ray
 from tests.conftest import BIN
 from tests.faults import bad_store, tries
 
@@ -42,14 +42,15 @@ def store() -> Iterator[bad_store.Store]:
 @pytest.fixture(autouse=True)
 def quiet(store: bad_store.Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(object_store, "FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(object_store, "LONGEST_PAUSE", 0.2)  # of a random part, too
     yield
     store.fail(0)
 
 
-@pytest.fixture(scope="module")
-def ray(store: bad_store.Store) -> Iterator[None]:
-    with one_ray():  # its workers find the store by their environment
-        yield
+def prepare(*arguments: object) -> Done:
+    """`cc-prep` and its workers in this process, whose pauses are short."""
+    with without_ray():
+        return cc_prep(*arguments)
 
 
 def contents(folder: str) -> dict[str, bytes]:
@@ -58,16 +59,19 @@ def contents(folder: str) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def local(ray: None, tmp_path_factory: pytest.TempPathFactory, synth_root: Path) -> Path:
+def local(tmp_path_factory: pytest.TempPathFactory, synth_root: Path) -> Path:
     out = tmp_path_factory.mktemp("local") / "out"
-    done = cc_prep("interpolate", "synth", "--root", synth_root, "--out", out, *JOB)
+    done = prepare("interpolate", "synth", "--root", synth_root, "--out", out, *JOB)
     assert done.returncode == 0, done.stderr
     return out / "sequences"
 
 
 @pytest.mark.parametrize("fault", bad_store.FAULTS)
 def test_every_request_is_tried_again(store: bad_store.Store, fault: str) -> None:
-    """A third of all requests meets the fault; what is written and read is whole all the same."""
+    """A third of all requests meets the fault; what is written and read is whole all the same.
+
+    By our tries and those of the store's client; `test_store_calls.py` counts ours.
+    """
     store.fail(0.3, (fault,))
     data = os.urandom(300_000)
     for number in range(tries(4)):
@@ -91,15 +95,23 @@ def test_what_is_not_there_is_no_fault(store: bad_store.Store) -> None:
     assert sum(store.done.values()) < 10, "an answer was asked for again and again"
 
 
+@pytest.mark.parametrize(
+    ("fault", "error"), [("cut request", "ClientError|EndpointConn|Closed"), ("silent", "Timeout")]
+)
 def test_a_store_that_stays_broken_ends_with_one_line(
-    store: bad_store.Store, monkeypatch: pytest.MonkeyPatch
+    store: bad_store.Store, monkeypatch: pytest.MonkeyPatch, fault: str, error: str
 ) -> None:
     monkeypatch.setattr(object_store, "TRIES", 2)
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
+    monkeypatch.setattr(s3fs.S3FileSystem, "read_timeout", 0.3)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     s3fs.S3FileSystem.clear_instance_cache()
-    store.fail(1.0, ("cut request",))
-    with pytest.raises(StoreFailed, match=r"s3://bucket/x: the store failed 2 times, the last"):
+    store.fail(1.0, (fault,))
+    message = rf"s3://bucket/x: the store failed 2 times, the last with .*({error})"
+    with pytest.raises(StoreFailed, match=message):
         storage.write_bytes("s3://bucket/x", b"x")
+    assert store.done[fault] >= 2
+    s3fs.S3FileSystem.clear_instance_cache()
 
 
 def test_no_keys_no_bucket_and_no_such_store(
@@ -119,9 +131,9 @@ def test_no_keys_no_bucket_and_no_such_store(
 
 
 def test_a_job_writes_the_same_bytes_through_faults(
-    ray: None, store: bad_store.Store, local: Path, synth_root: Path
+    store: bad_store.Store, local: Path, synth_root: Path
 ) -> None:
-    """The data set lies there too."""
+    """The data set lies there too. `test_killed_and_resumed` has the real processes."""
     root = "s3://bucket/data"
     for file in synth_root.rglob("*.*"):
         if file.is_file():
@@ -129,7 +141,7 @@ def test_a_job_writes_the_same_bytes_through_faults(
     for number in range(tries(1)):
         store.fail(0.1, seed=number)
         out = f"s3://bucket/job{number}"
-        done = cc_prep("interpolate", "synth", "--root", root, "--out", out, *JOB)
+        done = prepare("interpolate", "synth", "--root", root, "--out", out, *JOB)
         assert done.returncode == 0, done.stderr
         assert sum(store.done.values()) > store.done["none"] > 0
         print(number, dict(store.done))
@@ -138,9 +150,7 @@ def test_a_job_writes_the_same_bytes_through_faults(
         assert cc_prep("verify", out).returncode == 0
 
 
-def test_killed_and_resumed(
-    ray: None, store: bad_store.Store, local: Path, synth_root: Path
-) -> None:
+def test_killed_and_resumed(store: bad_store.Store, local: Path, synth_root: Path) -> None:
     out = "s3://bucket/killed"
     arguments = ["interpolate", "synth", "--root", str(synth_root), "--out", out, *JOB]
     store.fail(0.05)
@@ -154,13 +164,13 @@ def test_killed_and_resumed(
     job.wait()
     store.held = ""
     assert 1 <= len(contents(f"{out}/sequences")) < len(contents(str(local)))
-    done = cc_prep(*arguments)
+    done = prepare(*arguments)
     assert done.returncode == 0, done.stderr
     store.fail(0)
     assert contents(f"{out}/sequences") == contents(str(local))
 
 
-def test_a_second_job_is_refused_there_too(ray: None, store: bad_store.Store) -> None:
+def test_a_second_job_is_refused_there_too(store: bad_store.Store) -> None:
     from pipelines.state import lock
 
     message = "a job is at work there"
@@ -197,13 +207,14 @@ except Exception as error:
 
 
 def test_a_training_reads_its_shards_through_faults(
-    ray: None, store: bad_store.Store, local: Path, synth_root: Path, tmp_path: Path
+    store: bad_store.Store, local: Path, tmp_path: Path
 ) -> None:
-    out = "s3://bucket/train"
-    done = cc_prep("interpolate", "synth", "--root", synth_root, "--out", out, *JOB)
-    assert done.returncode == 0, done.stderr
+    far = "s3://bucket/train/sequences"
+    for file in local.iterdir():
+        if file.is_file():
+            storage.write_bytes(f"{far}/{file.name}", file.read_bytes())
     logs = []
-    for name, shards in (("local", str(local)), ("far", f"{out}/sequences")):
+    for name, shards in (("local", str(local)), ("far", far)):
         store.fail(0.1, seed=1)
         done = cc_train(
             "vqgan", "--shards", f"{shards}/train-*.tar", "--out", tmp_path / name, "--steps", 4,

@@ -122,11 +122,15 @@ def replace(shard: Path) -> None:
     shutil.copy(other, shard)
 
 
-@pytest.mark.parametrize(("harm", "allowed"), [(cut, 0.01), (remove, 0.9), (replace, 0.9)])
+@pytest.mark.parametrize(
+    ("harm", "allowed"),
+    [(cut, 0.01), (remove, 0.01), (replace, 0.01), (remove, 0.9), (replace, 0.9)],
+)
 def test_a_shard_that_goes_bad_in_the_middle(
     tmp_path: Path, weights: Path, shards: str, harm: Callable[[Path], None], allowed: float
 ) -> None:
-    """It ends the run with a sample's name, or is counted and left out where the user says so."""
+    """It ends the run with the key of one of its samples, or is counted and left out where the user
+    says so."""
     mine, run = tmp_path / "shards", tmp_path / "run"
     shutil.copytree(Path(shards).parent, mine)
     job = start(
@@ -137,35 +141,54 @@ def test_a_shard_that_goes_bad_in_the_middle(
     harm(mine / "train-000000.tar")
     output = processes.ended(job)
     assert "Traceback" not in output
+    first = str(Path(shards).parent / "train-000000.tar")
+    keys = {one.key for one in training_shards.read(first)}
     if allowed < 0.1:
         assert job.returncode == 1, output
-        assert "cannot be read" in output
+        assert "samples cannot be read, the last is " in output
+        assert any(f" {key}: check the shards with `cc-prep verify`" in output for key in keys)
         assert "stream.skip_bad" in output
         return
     assert job.returncode == 0, output
     skipped = checkpoints.read_state(run, 40)["stream"]["skipped"]
-    first = str(Path(shards).parent / "train-000000.tar")
     assert skipped
-    assert set(skipped) <= {one.key for one in training_shards.read(first)}
+    assert set(skipped) <= keys
+
+
+def two_ranks(
+    run: Path, weights: Path, shards: str, *more: str
+) -> tuple[subprocess.Popen[str], psutil.Process]:
+    """A training of two ranks that has a checkpoint, and its second rank; steps come last."""
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        "-m", "cc_train", *stages.command("stage1", weights, shards, run),
+        "--set", "loop.device=cpu", *more, "--steps", "2000",
+    ]  # fmt: skip
+    job = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert processes.wait_for(lambda: checkpointed(run), job), processes.ended(job)
+    ranks = [p for p in psutil.Process(job.pid).children() if "cc_train" in p.cmdline()]
+    assert len(ranks) == 2
+    return job, next(p for p in ranks if p.environ()["RANK"] == "1")
+
+
+def test_a_rank_meets_an_error_of_its_own(tmp_path: Path, weights: Path, shards: str) -> None:
+    """The other one names it and ends: here a loader worker of the second rank is killed."""
+    more = ("--set", "loop.loader_workers=1")
+    job, second = two_ranks(tmp_path / "run", weights, shards, *more)
+    assert processes.kill(second.children()) > 0
+    output = processes.ended(job)
+    assert job.returncode != 0
+    assert "rank 0 stopped, since rank 1 met LoaderWorkerDied: a loader worker died" in output
 
 
 def test_one_of_two_ranks_is_killed(tmp_path: Path, weights: Path, shards: str) -> None:
     """The other one says so and ends at once, and the same command goes on."""
     run = tmp_path / "run"
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        "-m", "cc_train", *stages.command("stage1", weights, shards, run),
-        "--set", "loop.device=cpu", "--steps", "2000",
-    ]  # fmt: skip
-    job = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    assert processes.wait_for(lambda: checkpointed(run), job)
-    ranks = [p for p in psutil.Process(job.pid).children() if "cc_train" in p.cmdline()]
-    assert len(ranks) == 2
-    victim = next(p for p in ranks if p.environ()["RANK"] == "1")
+    job, second = two_ranks(run, weights, shards)
     began = time.monotonic()
-    victim.kill()
+    second.kill()
     output = processes.ended(job)
     assert time.monotonic() - began < 120
     assert job.returncode != 0
@@ -173,7 +196,7 @@ def test_one_of_two_ranks_is_killed(tmp_path: Path, weights: Path, shards: str) 
     steps = checkpoints.steps(run)
     longer = str(steps[-1] + 2)
     again = subprocess.run(
-        [*command[:-1], longer], capture_output=True, text=True, check=False, timeout=180
+        [*job.args[:-1], longer], capture_output=True, text=True, check=False, timeout=180
     )
     assert again.returncode == 0, again.stderr
     assert f"resuming at step {steps[-1]}" in again.stderr

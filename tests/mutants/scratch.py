@@ -15,9 +15,12 @@ from typing import Any
 
 
 class Scratch:
-    """The copy, and the warm process that runs tests in it."""
+    """The copy, and the warm process that runs tests in it.
 
-    def __init__(self, folder: Path) -> None:
+    libraries: that it loads; none for all that tests of the project need.
+    """
+
+    def __init__(self, folder: Path, libraries: Sequence[str] = ()) -> None:
         self.folder = folder
         environment = {
             **os.environ,
@@ -27,7 +30,7 @@ class Scratch:
             "OMP_NUM_THREADS": "1",  # as in tests/conftest.py, before torch is loaded
         }
         self.server = subprocess.Popen(
-            [sys.executable, str(Path(__file__).parent / "warm.py")],
+            [sys.executable, str(Path(__file__).parent / "warm.py"), *libraries],
             cwd=folder,
             env=environment,
             stdin=subprocess.PIPE,

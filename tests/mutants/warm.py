@@ -4,7 +4,7 @@ Loading torch and its like takes longer than most unit tests; Ray is not among t
 settings of tests/conftest.py when it is loaded. Nothing of the project is imported
 here before the fork, so each fork sees the modules as they then lie on the disk. A request is a
 line of JSON {tests, seconds}; the answer is {ended, seconds, first}: pytest's exit code, or
-"timeout", or the signal's name; first: the first test that failed.
+"timeout", or the signal's name; first: the first test that failed. Arguments are other libraries.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def fork(tests: list[str], seconds: float) -> dict[str, object]:
 def main() -> None:
     """Answers requests until the input ends."""
     sys.path[0] = os.getcwd()  # the copy, and not this program's folder
-    for library in LIBRARIES:
+    for library in sys.argv[1:] or LIBRARIES:
         importlib.import_module(library)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

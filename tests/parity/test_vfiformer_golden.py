@@ -1,7 +1,9 @@
-"""Our VFIformer gives the public code's flows, features and frames.
+"""VFIformer gives the flows, features and frames of golden vectors.
 
 Every folder of golden vectors whose name begins with `vfiformer`, with the weights that its
-`recipe.py` makes. Ours has small networks (`make_vfiformer_golden`).
+`recipe.py` makes. The one in the repository has small networks, and the numbers of our own network
+on a day on which it equalled the public code's vectors (`make_vfiformer_golden`). The public code's
+own vectors are read where GOLDEN_DIR names a folder of them.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def test_a_sample_stays_when_other_lines_move() -> None:
 
 def test_what_no_test_notices_survives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Keeps away: a run that counts every mutant as caught, or as survived."""
-    copy = Scratch(tmp_path)
+    copy = Scratch(tmp_path, ("pytest", "hypothesis"))
     try:
         (tmp_path / "m.py").write_text(SOURCE)
         checks = "import m\n\ndef test():\n    assert m.within(7) and not m.within(8)\n"

@@ -1,4 +1,4 @@
-"""The same run on 1, 2 and 4 processes, also when another number goes on with it."""
+"""The same run on 1 and 2 processes, and on 4 that go on with the run of one."""
 
 from __future__ import annotations
 

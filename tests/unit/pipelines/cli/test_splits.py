@@ -169,21 +169,24 @@ def test_a_folder_that_is_no_split_afterwards(tmp_path: Path) -> None:
     assert (tmp_path / "splits.json").read_bytes() == before
 
 
-def test_the_commands(tmp_path: Path, scenes: Path, cc_prep: Command) -> None:
+def test_the_commands(
+    tmp_path: Path, scenes: Path, cc_prep: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = cc_prep("init", "mine", "--root", scenes, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "manifests/mine.yaml: folders, pairs: train 30" in done.stdout
     assert "There is one split. To divide it: cc-prep split mine\nNext: cc-prep" in done.stdout
-    again = cc_prep("init", "mine", "--root", scenes, cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    again = commands.cc_prep("init", "mine", "--root", scenes)
     assert again.returncode == 2
     assert "already exists" in again.stderr
     # A manifest of ours by this name would mean other data from then on.
-    ours = cc_prep("init", "clevr", "--root", scenes, cwd=tmp_path)
+    ours = commands.cc_prep("init", "clevr", "--root", scenes)
     assert (ours.returncode, "of the package has this name" in ours.stderr) == (2, True)
     data = tmp_path / "data"
     shutil.copytree(scenes, data)
     options = ("--root", data, "--shares", "train=2,test=1")
-    split = cc_prep("split", "mine", *options, "--group-by", r"site(\d)", cwd=tmp_path)
+    split = commands.cc_prep("split", "mine", *options, "--group-by", r"site(\d)")
     assert split.returncode == 0, split.stdout + split.stderr
     assert "train 21, test 9" in split.stdout
     assert "split_file: splits.json\n  splits: [train, test]\n" in split.stdout
@@ -195,13 +198,13 @@ def test_the_commands(tmp_path: Path, scenes: Path, cc_prep: Command) -> None:
         root=str(data),
     )
     assert len(datasets.pairs(settings, "test")) == 9
-    other = cc_prep("split", "mine", *options, "--seed", 1, cwd=tmp_path)
+    other = commands.cc_prep("split", "mine", *options, "--seed", 1)
     assert (other.returncode, "splits.json: holds another division" in other.stderr) == (2, True)
     assert json.loads((data / "splits.json").read_text()) == listed, "trained on, and still needed"
-    same = cc_prep("split", "mine", *options, "--group-by", r"site(\d)", cwd=tmp_path)
+    same = commands.cc_prep("split", "mine", *options, "--group-by", r"site(\d)")
     assert same.returncode == 0, same.stderr
     (data / "before/site0_00.png").write_bytes(b"no image")
-    faulty = cc_prep("split", "mine", *options, "--out", "faulty.json", cwd=tmp_path)
+    faulty = commands.cc_prep("split", "mine", *options, "--out", "faulty.json")
     assert faulty.returncode == 1
     assert "1 images were not compared" in faulty.stderr
     assert "site0_00.png" in faulty.stdout

@@ -1,0 +1,67 @@
+"""How often a request to an object store is made before it counts as failed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cc_prep.errors import StoreFailed, UserError
+from cc_prep.storage import object_store
+
+PATH = "memory://bucket/x"
+
+
+class Failing:
+    """A request that fails in this way so many times, and then is answered."""
+
+    def __init__(self, error: Exception, times: int) -> None:
+        self.error, self.times, self.calls = error, times, 0
+
+    def __call__(self, fs: Any, key: str) -> str:
+        self.calls += 1
+        if self.calls <= self.times:
+            raise self.error
+        return key
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "LONGEST_PAUSE", 0.0)
+
+
+@pytest.mark.parametrize("times", [0, 1, 4])
+def test_four_failures_cost_nothing(times: int) -> None:
+    """Keeps away: a job that ends at the store's first error, which the store's client hides."""
+    request = Failing(ConnectionError("reset"), times)
+    assert object_store.call(PATH, request) == "/bucket/x"
+    assert request.calls == times + 1
+
+
+def test_the_fifth_failure_is_the_last() -> None:
+    request = Failing(ConnectionError("reset"), 9)
+    message = f"{PATH}: the store failed 5 times, the last with ConnectionError: reset"
+    with pytest.raises(StoreFailed, match=f"^{message}$"):
+        object_store.call(PATH, request)
+    assert request.calls == 5
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("x"), PermissionError("x"), UserError("x")])
+def test_an_answer_is_not_asked_for_again(error: Exception) -> None:
+    """Keeps away: minutes of waiting for a file that is not there."""
+    request = Failing(error, 9)
+    with pytest.raises(type(error)):
+        object_store.call(PATH, request)
+    assert request.calls == 1
+
+
+def test_the_pauses_double_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: five requests at once to a store that needs some seconds."""
+    pauses: list[float] = []
+    monkeypatch.setattr(object_store, "LONGEST_PAUSE", 15.0)
+    monkeypatch.setattr("tenacity.nap.time.sleep", pauses.append)
+    with pytest.raises(StoreFailed):
+        object_store.call(PATH, Failing(ConnectionError("reset"), 9))
+    assert len(pauses) == 4
+    for pause, least in zip(pauses, (0.5, 1, 2, 4), strict=True):
+        assert least <= pause <= least + 1, "up to a second of each is random"
