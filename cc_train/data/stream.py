@@ -173,9 +173,11 @@ class Stream:
         self.skipped |= new
         allowed = self.settings.skip_bad * len(self.entries)
         if new and len(self.skipped) > allowed:
+            last = max(new)
+            shard = next(entry.shard for entry in self.entries if entry.key == last)
             raise JobFailed(
                 f"{len(self.skipped)} of {len(self.entries)} samples cannot be read, the last is "
-                f"{sorted(new)[-1]}: {REMEDY}, or raise stream.skip_bad"
+                f"{last} of {shard}: {REMEDY}, or raise stream.skip_bad"
             )
 
     def state(self, number: int) -> dict[str, Any]:

@@ -129,8 +129,8 @@ def replace(shard: Path) -> None:
 def test_a_shard_that_goes_bad_in_the_middle(
     tmp_path: Path, weights: Path, shards: str, harm: Callable[[Path], None], allowed: float
 ) -> None:
-    """It ends the run with the key of one of its samples, or is counted and left out where the user
-    says so."""
+    """It ends the run with one of its samples and its name, or is counted and left out where the
+    user says so."""
     mine, run = tmp_path / "shards", tmp_path / "run"
     shutil.copytree(Path(shards).parent, mine)
     job = start(
@@ -146,7 +146,8 @@ def test_a_shard_that_goes_bad_in_the_middle(
     if allowed < 0.1:
         assert job.returncode == 1, output
         assert "samples cannot be read, the last is " in output
-        assert any(f" {key}: check the shards with `cc-prep verify`" in output for key in keys)
+        shard = mine / "train-000000.tar"
+        assert any(f" {key} of {shard}: check the shards with" in output for key in keys)
         assert "stream.skip_bad" in output
         return
     assert job.returncode == 0, output
