@@ -1,7 +1,7 @@
 """Object stores, reached through fsspec; only `storage` uses this.
 
-Every request is made again, after growing pauses, before it counts as failed: a store that answers
-500, stalls or hangs up in the middle of an answer costs a job some seconds and nothing else.
+Every request is made again, after growing pauses, before it counts as failed: a store that now and
+then answers 500 or hangs up in the middle of an answer costs a job some seconds and nothing else.
 """
 
 from __future__ import annotations

@@ -231,9 +231,10 @@ def _splits_of(root: str) -> dict[str, list[int]]:
     except FileNotFoundError:
         return {}
     except ValueError:
-        known = {"": []}
-    if not isinstance(known, dict) or known.keys() != {"train", "val", "test"}:
-        raise UserError(f"{path}: damaged", "Remove it: it is then written again")
+        known = {}
+    lists = list(known.values()) if isinstance(known, dict) else []
+    if len(lists) != 3 or not all(isinstance(one, list) for one in lists):
+        raise UserError(f"{path}: damaged", "Restore it, or give another folder")
     return known
 
 

@@ -42,13 +42,18 @@ def wait_for(happened: Callable[[], object], job: subprocess.Popen[str]) -> bool
 
 
 def kill_when(reached: Callable[[], object], *arguments: object) -> None:
-    """Starts a `cc-prep` and kills it as soon as it has reached something, before it ends."""
+    """Starts a `cc-prep` and kills it as soon as it has reached something, before it ends.
+
+    Its workers are gone then too: what a pipe holds one of them at cannot be made by it.
+    """
     job = start(*arguments)
     try:
         assert wait_for(reached, job), f"it was over already: {ended(job)}"
     finally:
+        workers = actors(job)
         job.kill()
         job.communicate()
+    assert psutil.wait_procs(workers, timeout=120)[1] == []
 
 
 @contextlib.contextmanager

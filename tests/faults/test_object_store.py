@@ -45,6 +45,7 @@ def quiet(store: bad_store.Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     monkeypatch.setattr(object_store, "LONGEST_PAUSE", 0.2)  # of a random part, too
     yield
     store.fail(0)
+    s3fs.S3FileSystem.clear_instance_cache()  # of clients with a test's time limits
 
 
 def prepare(*arguments: object) -> Done:
@@ -111,7 +112,6 @@ def test_a_store_that_stays_broken_ends_with_one_line(
     with pytest.raises(StoreFailed, match=message):
         storage.write_bytes("s3://bucket/x", b"x")
     assert store.done[fault] >= 2
-    s3fs.S3FileSystem.clear_instance_cache()
 
 
 def test_no_keys_no_bucket_and_no_such_store(

@@ -33,7 +33,11 @@ class FeatureDistance(nn.Module):
         self.backbone, self.enlarges = backbone, enlarges
 
     def forward(self, images: Tensor, others: Tensor) -> Tensor:
-        """Images [N, 3, H, W] in [0, 1] each → a scalar, with gradients for the first alone."""
+        """Images [N, 3, H, W] → a scalar, with gradients for the first alone.
+
+        images: reconstructions; values outside [0, 1] get no gradient here if they are enlarged,
+        since they are clamped then. others: true images, in [0, 1].
+        """
         with torch.no_grad():
             expected = self._levels(others)
         distances = [

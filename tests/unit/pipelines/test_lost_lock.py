@@ -21,6 +21,7 @@ from pipelines.state.journal import Done
 from tests import fake_jobs
 
 FOLDER = "memory://lost-lock"
+LOCK = f"{FOLDER}/.state/lock.json"
 THEIRS = {"host": "elsewhere", "pid": 1, "id": "theirs"}
 
 
@@ -30,13 +31,13 @@ def workers_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def files() -> dict[str, bytes]:
-    """All files of the folder, but for the marks of single runs."""
+    """All files of the folder, but for the lock and the marks of single runs."""
     names = [*storage.list_files(FOLDER)]
     names += [f".state/{name}" for name in storage.list_files(f"{FOLDER}/.state")]
     return {
         f"{FOLDER}/{name}": storage.read_bytes(f"{FOLDER}/{name}")
         for name in names
-        if not name.endswith(".run.json")
+        if not name.endswith((".run.json", "lock.json"))
     }
 
 
@@ -51,11 +52,13 @@ def test_it_writes_nothing_more_and_says_who_took_over(
     def taken_over(*arguments: Any) -> Iterator[Done]:
         shards = whole(*arguments)
         yield next(shards)
-        storage.write_json(f"{FOLDER}/.state/lock.json", {**THEIRS, "beat": time.time()})
         storage.write_json(f"{FOLDER}/provenance.json", {"of": "the other job"})
         monkeypatch.setattr(storage, "remove_temporaries", cleared.append)
         then.update(files())
-        time.sleep(30)  # a signal ends it
+        while time.monotonic() - started < 30:  # a signal ends it
+            # Again and again, as a beat under way may still put the own lock over it.
+            storage.write_json(LOCK, {**THEIRS, "beat": time.time()})
+            time.sleep(0.05)
         yield next(shards)
 
     monkeypatch.setattr(engine, "run", taken_over)
@@ -69,4 +72,5 @@ def test_it_writes_nothing_more_and_says_who_took_over(
     assert signal.getsignal(signal.SIGTERM) is before
     assert [path for path in then if path.endswith(".tar")] == [f"{FOLDER}/train-000000.tar"]
     assert files() == then
+    assert storage.read_json(LOCK)["id"] == THEIRS["id"]
     assert cleared == []

@@ -180,9 +180,9 @@ def test_a_finished_folder_does_not_shrink(tmp_path: Path) -> None:
         dataset.make(str(tmp_path), 1, replace(tiny, wording="plain"))
     assert len(json.loads((tmp_path / "change_captions.json").read_text())) == 2
     assert json.loads((tmp_path / "synth.json").read_text())["wording"] == "rich"
-    for damage in ("[]", "{", '{"train": 5}'):
+    for damage in ("[]", "{", '{"train": 5, "val": [], "test": []}'):
         (tmp_path / "splits.json").write_text(damage)
-        with pytest.raises(UserError, match=r"splits\.json: damaged\. Remove it"):
+        with pytest.raises(UserError, match=r"splits\.json: damaged\. Restore it"):
             dataset.make(str(tmp_path), 2, tiny)
 
 
