@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from cc_train.decoding.next_word import NextWord
 from cc_train.text import WORD_MARKS, Marks
@@ -112,45 +113,79 @@ def beam(
 ) -> list[list[Hypothesis]]:
     """The `width` best sentences of each of B pairs, best first.
 
+    Each pair has a search of its own; a step of the decoder adds a word to the sentences of all.
+
     memory: what the decoder attends to, [B, …]. penalty: a score is divided by length ** penalty; 0
     leaves plain sums. A sentence that does not end is cut at the decoder's length. There are fewer
     sentences than `width` where fewer are possible.
     """
-    return [_beam_of(decoder, one[None], width, penalty, marks) for one in memory]
-
-
-def _beam_of(
-    decoder: NextWord, memory: Tensor, width: int, penalty: float, marks: Marks
-) -> list[Hypothesis]:
-    state = decoder.start(memory)
-    live = [(0.0, [marks.begin])]
-    done: list[Hypothesis] = []
-    for place in range(1, decoder.length):
-        last = torch.tensor([ids[-1] for _, ids in live], device=memory.device)
-        logits = decoder.step(last, memory.expand(len(live), *memory.shape[1:]), state)
+    searches = [_Search(width, penalty, decoder.length, marks) for _ in memory]
+    state, seen, pairs = decoder.start(memory), memory, list(range(len(memory)))
+    while growing := [search for search in searches if search.live]:
+        last = [ids[-1] for search in growing for _, ids in search.live]
+        logits = decoder.step(torch.tensor(last, device=memory.device), seen, state)
         logits[:, list(marks.never)] = NEVER
-        log_probs = logits.float().log_softmax(-1)
-        sums = log_probs + torch.tensor([[score] for score, _ in live], device=memory.device)
-        best = sums.flatten().topk(min(2 * width, sums.numel()))
-        grown: list[tuple[float, list[int]]] = []
-        rows: list[int] = []
-        for value, number in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            if value == NEVER:  # there are fewer words than the search asks for
-                break
-            row, word = divmod(number, sums.shape[1])
-            ids = [*live[row][1], word]
-            if word == marks.end or place == decoder.length - 1:
-                words = ids[1:-1] if word == marks.end else ids[1:]
-                done.append(Hypothesis(words, value / max(len(ids) - 1, 1) ** penalty))
-            elif len(grown) < width:
-                grown.append((value, ids))
+        rows, first = list[int](), 0
+        for search, candidates in zip(growing, _candidates(growing, logits), strict=True):
+            count = len(search.live)
+            rows += [first + row for row in search.grow(candidates)]
+            first += count
+        state = state.select(torch.tensor(rows, dtype=torch.long, device=memory.device))
+        of_rows = [number for number, search in enumerate(searches) for _ in search.live]
+        if of_rows != pairs:  # else each row has its memory already
+            seen, pairs = memory[of_rows], of_rows
+    return [search.done for search in searches]
+
+
+class _Search:
+    """The beam search of one pair, which ends when no sentence grows any more.
+
+    live: scores and ids, begin mark first, of the sentences that grow, best first. done: the best
+    sentences that have ended, best first.
+    """
+
+    def __init__(self, width: int, penalty: float, length: int, marks: Marks) -> None:
+        self.width, self.penalty, self.length, self.end = width, penalty, length, marks.end
+        self.live = [(0.0, [marks.begin])] if length > 1 else []
+        self.done: list[Hypothesis] = []
+
+    def grow(self, candidates: Iterable[tuple[float, int, int]]) -> list[int]:
+        """Adds a word to the sentences; returns the former rows of those that now grow.
+
+        candidates: score, row among `live`, and word of each, best first.
+        """
+        grown, rows = list[tuple[float, list[int]]](), list[int]()
+        for score, row, word in candidates:
+            ids = [*self.live[row][1], word]
+            if word == self.end or len(ids) == self.length:
+                words = ids[1:-1] if word == self.end else ids[1:]
+                self.done.append(Hypothesis(words, score / (len(ids) - 1) ** self.penalty))
+            elif len(grown) < self.width:
+                grown.append((score, ids))
                 rows.append(row)
-        done = sorted(done, key=lambda hypothesis: -hypothesis.score)[:width]
-        if not grown or _settled(done, grown[0][0], width, penalty, decoder.length):
-            break
-        live, order = grown, torch.tensor(rows, device=memory.device)
-        state = state.select(order)
-    return done
+        self.done = sorted(self.done, key=lambda hypothesis: -hypothesis.score)[: self.width]
+        settled = grown and _settled(self.done, grown[0][0], self.width, self.penalty, self.length)
+        self.live = [] if settled else grown
+        return [] if settled else rows
+
+
+def _candidates(
+    searches: Sequence[_Search], logits: Tensor
+) -> Iterator[list[tuple[float, int, int]]]:
+    """The likeliest next words of each search, twice its width: score, row among its own, and word.
+
+    logits: of the sentences of all searches, [rows, V].
+    """
+    log_probs = logits.float().log_softmax(-1)
+    scores = [score for search in searches for score, _ in search.live]
+    sums = log_probs + torch.tensor(scores, device=logits.device)[:, None]
+    # One table for all, so that the device is asked once; sentences that a search lacks have NEVER.
+    table = pad_sequence(sums.split([len(search.live) for search in searches]), True, NEVER)
+    best = table.flatten(1).topk(min(2 * searches[0].width, table[0].numel()))
+    for values, numbers in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+        pairs = zip(values, numbers, strict=True)
+        # There may be fewer words than the search asks for.
+        yield [(value, *divmod(n, sums.shape[1])) for value, n in pairs if value != NEVER]
 
 
 def _settled(done: list[Hypothesis], best: float, width: int, penalty: float, length: int) -> bool:

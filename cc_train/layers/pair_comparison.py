@@ -113,7 +113,7 @@ class FactReader(nn.Module):
     def looks_at(self, images: Tensor, places: Tensor) -> Tensor:
         """Logits [M, sum(LOOK_CLASSES)] of the looks at places (u, v) [M, 2] of M images."""
         points = (2 * places - 1).clamp(-1, 1)[:, None, None]
-        sampled = F.grid_sample(images.float(), points, align_corners=False)
+        sampled = F.grid_sample(images.float(), points, padding_mode="border", align_corners=False)
         out: Tensor = self.look(sampled.flatten(1))
         return out
 

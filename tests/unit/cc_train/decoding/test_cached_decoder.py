@@ -219,3 +219,16 @@ def test_a_beam_of_one_is_greedy() -> None:
     ):
         words = ids[1 : ids.index(EOS)] if EOS in ids else ids[1:]
         assert hypothesis.ids == words
+
+
+@torch.inference_mode()
+def test_beams_of_several_pairs_are_those_of_each_alone() -> None:
+    """Keeps away: keys, values or memory of another pair, once some searches have ended."""
+    network, memory = small_decoder(5), 3 * torch.randn(6, 7, 16)
+    network.out.bias.data[EOS] = 2.0  # so that they end at different places
+    together = beam(CachedDecoder(network), memory, 3)
+    assert len({len(one[0].ids) for one in together}) > 1
+    for one, memory_of_one in zip(together, memory, strict=True):
+        [alone] = beam(CachedDecoder(network), memory_of_one[None], 3)
+        assert [h.ids for h in one] == [h.ids for h in alone]
+        assert [h.score for h in one] == pytest.approx([h.score for h in alone], abs=1e-4)

@@ -141,10 +141,31 @@ def test_greedy_pads_what_has_ended_and_goes_on_for_the_others() -> None:
     assert search.greedy(table, torch.zeros(1, 1), stop=False).tolist() == [[BOS, a, b, EOS, a]]
 
 
-def test_a_beam_is_searched_for_each_pair_alone() -> None:
-    table = Table(1)
-    both = search.beam(table, torch.zeros(2, 1), 3)
-    assert both == search.beam(table, torch.zeros(1, 1), 3) * 2
+class Tables(Table):
+    """A table for each pair, whose number is its memory."""
+
+    def __init__(self, tables: list[Table]) -> None:
+        self.tables = torch.stack([one.table for one in tables])
+        self.length, self.steps = tables[0].length, 0
+
+    def step(self, ids: Tensor, memory: Tensor, state: Rows) -> Tensor:
+        assert len(memory) == len(ids), "the memory of each sentence"
+        self.steps += 1
+        state.count += 1
+        return self.tables[memory[:, 0].long(), state.count - 1, ids].clone()
+
+
+@pytest.mark.parametrize("width", [1, 3, 20])
+def test_a_beam_is_searched_for_each_pair_alone(width: int) -> None:
+    """Keeps away: sentences of one pair among those of another, also once some have ended."""
+    # Some searches end at once, others at the full length.
+    tables = [Table(seed, end=end) for seed, end in enumerate((0.0, 20.0, -1e9, 3.0, 0.0))]
+    numbers = torch.arange(len(tables), dtype=torch.float32)[:, None]
+    together = Tables(tables)
+    alone = [search.beam(table, torch.zeros(1, 1), width)[0] for table in tables]
+    assert search.beam(together, numbers, width) == alone
+    assert together.steps == max(table.steps for table in tables), "a step for all pairs"
+    assert search.beam(together, numbers[:0], width) == []
 
 
 def test_no_sentence_has_a_word_that_is_never_chosen() -> None:
