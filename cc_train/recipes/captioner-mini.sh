@@ -9,7 +9,8 @@ train=${BIN:-.venv/bin}/cc-train
 scenes() { echo $(( ($1 * ${SHARE:-100} + 99) / 100 )); }
 
 # Scenes to train on; 500 that nobody trained or chose on, and others under other conditions.
-$prep synth "$at/scenes" --scenes "$(scenes 10650)" --seed 7 --size 112 --wording plain
+# Of each pair to train on a plain and a rich sentence.
+$prep synth "$at/scenes" --scenes "$(scenes 10650)" --seed 7 --size 112 --wording both
 $prep synth "$at/fresh" --scenes "$(scenes 500)" --seed 990 --size 112 --wording plain
 $prep synth "$at/still" --scenes "$(scenes 250)" --seed 991 --size 112 --wording plain --jitter 0
 $prep synth "$at/large" --scenes "$(scenes 250)" --seed 992 --size 224 --wording plain
@@ -27,7 +28,7 @@ $prep videos "$at/videos"
 $prep build pairs --root "$at/videos" --out "$at/videos-shards" \
   --set layout=video --set 'splits=[train]' --set video.gap=24 --set video.stride=24
 
-$train pair --config pairs --out "$at/run" ${STEPS:+--steps $STEPS} --set mirror=0.5 \
+$train pair --config pairs --out "$at/run" --steps "${STEPS:-4500}" --set mirror=0.5 \
   --shards "$at/scenes-shards/shards/train-*.tar" --shards "$at/scenes-shards/shards/test-*.tar" \
   --valid "$at/scenes-shards/shards/val-*.tar"
 for set in still large rich; do
@@ -36,6 +37,6 @@ done
 rm -rf "$at/packed"
 $train export "$at/run" "$at/packed/captioner-mini" \
   --shards "$at/fresh-shards/shards/*.tar" --calibrate "$at/scenes-shards/shards/val-*.tar" \
-  --data "$(scenes 10650) scenes that \`cc-prep synth\` renders (seed 7, 112 px, plain wording)" --license mit
+  --data "$(scenes 10650) scenes that \`cc-prep synth\` renders (seed 7, 112 px, plain and rich wording)" --license mit
 $train caption "$at/packed/captioner-mini" --shards "$at/videos-shards/shards/*.tar"
 echo "To ship it: copy $at/packed/captioner-mini without its evaluation into cc_train/assets"
