@@ -17,7 +17,11 @@ Points = list[tuple[int, float]]
 
 @dataclass(frozen=True)
 class Curve:
-    """A figure over steps. path: of an SVG of WIDTH × HEIGHT; low, high: its ends' values."""
+    """A figure over steps.
+
+    path: of an SVG of WIDTH × HEIGHT, whose lower and upper ends are low and high: the least and
+    the greatest value. first, last: steps. value: the last one.
+    """
 
     name: str
     part: str
@@ -57,11 +61,12 @@ def draw(log: Mapping[tuple[str, str], Points]) -> list[Curve]:
 
 def _curve(part: str, name: str, points: Points) -> Curve:
     thin = thinned(points)
-    steps, values = [step for step, _ in thin], [value for _, value in thin]
-    low, high = min(values), max(values)
-    span, length = (high - low) or 1.0, (steps[-1] - steps[0]) or 1
+    logged = [value for _, value in points]  # the path has means, which lie between these
+    low, high = min(logged), max(logged)
+    first, last = points[0][0], points[-1][0]
+    span, length = (high - low) or 1.0, (last - first) or 1
     corners = [
-        f"{(step - steps[0]) / length * WIDTH:.1f},{(high - value) / span * HEIGHT:.1f}"
+        f"{(step - first) / length * WIDTH:.1f},{(high - value) / span * HEIGHT:.1f}"
         for step, value in thin
     ]
     path = "M" + " L".join(corners)
@@ -71,8 +76,8 @@ def _curve(part: str, name: str, points: Points) -> Curve:
         path=path,
         low=low,
         high=high,
-        first=steps[0],
-        last=steps[-1],
+        first=first,
+        last=last,
         value=points[-1][1],
     )
 

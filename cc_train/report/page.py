@@ -24,10 +24,10 @@ from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.masks import segmentation
 from cc_train.report import curves, facts, legend
 from cc_train.runs import portable_settings, run_folder
-from cc_train.sharing import hub
+from cc_train.sharing import hub, model_card
 from cc_train.training.metric_logger import PICTURES
 
-CAPTIONS_A_GROUP = 8
+CAPTIONS_A_GROUP, MISTAKES_A_GROUP = 8, 4
 FOLDER = Path(__file__).parent  # of the templates
 
 
@@ -107,7 +107,7 @@ def write(
         pages.environment(FOLDER)
         .get_template("page.html.j2")
         .render(
-            title=f"{settings.get('system', 'training')}: {Path(run).name}",
+            title=f"{settings.get('system', 'training')}: {hub.name_of(run)}",
             curves=curves.draw(log),
             width=curves.WIDTH,
             height=curves.HEIGHT,
@@ -124,6 +124,7 @@ def write(
             settings=json.dumps(portable_settings.shown(settings), indent=1),
             words=_words(settings.get("text")),
             mask_colours=legend.VERDICTS,
+            mistakes=MISTAKES_A_GROUP,
             word_side=legend.WORD_SIDE,
         )
     )
@@ -137,6 +138,8 @@ def _of_other_weights(folder: Path, scores: Mapping[str, Any] | None) -> list[st
     digest = (scores or {}).get("weights")
     if digest is None:
         return []
+    if model_card.UNROUNDED in (scores or {}):
+        return ["The scores are of the weights before an export rounded these to float16."]
     try:
         model, _ = run_folder.best_model(folder)
     except UserError:  # a page needs no weights
@@ -182,13 +185,13 @@ def _groups(items: Path, images: Mapping[str, shard_index.Entry]) -> list[Group]
 
 
 def _chosen(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rows of a group to show: first up to half of them mistakes, since these say most.
+    """The rows of a group to show: first the worst mistakes, up to half of them, which say most.
 
-    A mistake is a caption that is not exact, or without facts not a reference word for word; those
-    of the lowest CIDEr are shown. The others are spread evenly.
+    A mistake is a caption that is not exact, or without facts not a reference word for word; the
+    worst have the lowest CIDEr. The others are spread evenly over all remaining rows.
     """
     mistakes = [row for row in rows if not (row["exact"] if row.get("facts") else _right(row))]
-    mistakes = sorted(mistakes, key=_cider)[: CAPTIONS_A_GROUP // 2]
+    mistakes = sorted(mistakes, key=_cider)[:MISTAKES_A_GROUP]
     shown = {row["id"] for row in mistakes}
     others = [row for row in rows if row["id"] not in shown]
     count = CAPTIONS_A_GROUP - len(mistakes)

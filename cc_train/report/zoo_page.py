@@ -26,8 +26,9 @@ HEAD = """# The zoo
 
 Each row says how it is known:
 
-- **trained by us**: we trained it. Settings, log and captions are in its folder, with the SHA-256
-  of the weights.
+- **trained by us**: we trained it. Settings, captions and of a training its log are in its folder,
+  with the SHA-256 of the weights.
+- **evaluated by us**: others trained it. We imported their weights and captioned with them.
 - **re-scored by us**: others trained it and published their captions, which we scored. Captions
   without a licence are not copied: the row has the SHA-256 of their file.
 - **reported**: a paper reports it (PUBLISHED). We did not measure it.

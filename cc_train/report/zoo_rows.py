@@ -3,7 +3,7 @@
 ZOO/<name>/row.yaml           what the row says of itself, see `ZooRow`
 ZOO/<name>/scores.json        as `cc-train evaluate` wrote it, with its signature
 ZOO/<name>/predictions.json   the captions, unless others published them without a licence
-ZOO/<name>/settings.json, log.jsonl    of the training, where we trained
+ZOO/<name>/settings.json, log.jsonl    of the run, where we captioned; an export has no log
 ZOO/references/<digest>.json  references that may be handed on, by the digest of the signature
 """
 
@@ -25,13 +25,14 @@ from cc_prep.settings import Section
 from cc_train.evaluation import evaluation, evaluation_files, signature
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.signature import Signature
-from cc_train.runs import portable_settings, run_folder
+from cc_train.runs import origin, portable_settings, run_folder
+from cc_train.sharing import model_card
 
 ROW, SCORES, PREDICTIONS, REFERENCES = "row.yaml", "scores.json", "predictions.json", "references"
 LOG = "log.jsonl"
 CHECKED = ("BLEU-4", "CIDEr")  # are computed again
 ROUNDING = 1e-6  # of a score × 100, between processors
-Kind = Literal["trained", "re-scored"]
+Kind = Literal["trained", "evaluated", "re-scored"]
 
 
 class Weights(Section):
@@ -52,7 +53,8 @@ class Captions(Section):
 class ZooRow(Section):
     """The description of a row, from its YAML file.
 
-    kind: `trained` by us, or captions of others that we `re-scored`. dataset: the table that it is
+    kind: `trained` by us, weights of others that we `evaluated`, or captions of others that we
+    `re-scored`. dataset: the table that it is
     in; a name of published.yaml, or the title of other data. command: the commands that lead from
     raw files to the row. captions: None if they are beside the row.
     """
@@ -103,13 +105,7 @@ def add(
     is missing or is not what was scored, the evaluation is not of the checkpoint of the run, the
     name is not that of a folder, or the zoo has it.
     """
-    if Path(name).name != name:
-        raise UserError(f"--name {name}: no name of a folder", "Give one without /")
-    target = zoo / name
-    if target.exists() and not (replace and (target / ROW).exists()):
-        raise UserError(
-            f"{target}: already exists", "Give another --name, remove it, or give --replace"
-        )
+    target = _target(zoo, name, replace)
     scores = _scores(evaluated / SCORES)
     shown = {"command": without_folders(row.command), "note": without_folders(row.note)}
     row = row.model_copy(update=shown)
@@ -125,6 +121,8 @@ def add(
     if run is not None:
         about, files[run_folder.SETTINGS] = _of_run(run, scores, str(evaluated), weights)
         row = row.model_copy(update={"weights": about})
+        if origin.IMPORTED in files[run_folder.SETTINGS]:
+            row = row.model_copy(update={"kind": "evaluated"})
     references = (evaluated / coco.REFERENCES).read_bytes() if with_references else b""
     # Nothing is refused from here on. Under its final name a row is whole.
     staging = zoo / f".{name}.tmp"
@@ -144,11 +142,25 @@ def add(
     return target
 
 
+def _target(zoo: Path, name: str, replace: bool) -> Path:
+    """The folder of a new row. Raises UserError, see `add`."""
+    if Path(name).name != name or name.startswith("."):
+        raise UserError(
+            f"--name {name}: no name of a folder", "Give one without /, and no dot before it"
+        )
+    target = zoo / name
+    if target.exists() and not (replace and (target / ROW).exists()):
+        raise UserError(
+            f"{target}: already exists", "Give another --name, remove it, or give --replace"
+        )
+    return target
+
+
 def _of_run(
     run: Path, scores: Mapping[str, Any], evaluated: str, place: str | None
 ) -> tuple[Weights, Any]:
     """The weights and the settings of a run. Raises UserError unless the scores are of its best
-    checkpoint.
+    checkpoint as it is.
     """
     model, step = run_folder.best_model(run)
     scored = run_folder.scored_instead(run, step, scores)
@@ -158,8 +170,16 @@ def _of_run(
             f"and the best checkpoint of {run} is of step {step:,}",
             "Give --run what was evaluated, or evaluate the run again",
         )
+    if model_card.UNROUNDED in scores:
+        raise UserError(
+            f"{evaluated}: scores of the weights before they were rounded to float16",
+            f"Evaluate {run} itself, or give --run the training that was evaluated",
+        )
     weights = Weights(sha256=storage.sha256(model), bytes=model.stat().st_size, place=place)
-    settings = _json(run / run_folder.SETTINGS, "Give --run the --out of a training")
+    path, remedy = run / run_folder.SETTINGS, "Give --run the --out of a training"
+    settings = _json(path, remedy)
+    if not isinstance(settings, dict):
+        raise UserError(f"{path}: no settings", remedy)
     return weights, portable_settings.shown(settings)
 
 

@@ -104,6 +104,8 @@ class Collection:
             raise UserError(f"{id!r} is no name", "Use letters, digits, and _ . - between them")
         if not texts:
             raise UserError("no caption", "Write a sentence a line")
+        if not all(map(_is_unicode, texts)):
+            raise UserError("a caption with half a character", "Write that sentence again")
         if split not in SPLITS or kind not in KINDS:
             raise UserError(f"{split}, {kind}: no split and kind", f"Give one of {SPLITS}, {KINDS}")
         encoded, extension = _checked(before, after)
@@ -128,6 +130,10 @@ class Collection:
                 self._write([rest for rest in rows.values() if rest.id != id])
             with _refused(f"{id} is removed, but its images cannot be"):
                 self._remove({row.before, row.after})
+
+    def end(self) -> None:
+        """Waits for a pair that is being written; afterwards no other is written or removed."""
+        self._writing.acquire()
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[dict[str, Row]]:
@@ -251,7 +257,7 @@ def _row(value: Any) -> Row:
         raise ValueError("no captions")
     row = Row(**{**value, "captions": tuple(value["captions"])})
     texts = (row.id, row.before, row.after, row.split, row.kind, *row.captions)
-    if not all(isinstance(text, str) for text in texts):
+    if not all(isinstance(text, str) and _is_unicode(text) for text in texts):
         raise ValueError("an entry that is no text")
     if not NAME.fullmatch(row.id) or row.split not in SPLITS or row.kind not in KINDS:
         raise ValueError("no name, split or kind of a pair")
@@ -260,6 +266,15 @@ def _row(value: Any) -> Row:
         if not re.fullmatch(rf"images/{row.split}/{letter}/{name}", path):
             raise ValueError(f"images outside images/{row.split}/{letter}/{row.id}…")
     return row
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be stored; JSON may hold half of a pair of surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from cc_train.pretrained import Captioner
 from cc_train.serve.captions import CaptionService
 from cc_train.serve.collection import Collection
 from cc_train.serve.server import LOCAL, Server
+from cc_train.sharing import hub
 
 
 def serve(
@@ -37,6 +38,8 @@ def serve(
         try:
             server.serve_forever()
         except KeyboardInterrupt:
+            if server.collection is not None:
+                server.collection.end()
             say("ended")
 
 
@@ -54,7 +57,7 @@ def make(
     offered = list(read_pairs(Path(examples) if examples else shipped_examples()))
     queue = [] if pairs is None else list(read_pairs(Path(pairs)))
     collection = None if collect is None else Collection(Path(collect))
-    service = CaptionService(Captioner.from_pretrained(run, device=device), Path(run).name)
+    service = CaptionService(Captioner.from_pretrained(run, device=device), hub.name_of(run))
     return Server(service, offered, queue, collection, host, port)
 
 

@@ -1,25 +1,24 @@
 """The page's HTTP server: files of the page, examples, captions, and the collected pairs.
 
 It listens on this machine alone unless another --host is given. A request must name this server as
-its host, and what changes something must come from its own page as JSON, so that no other web site
-that the user has open can read or write here.
+its host, by an address or a name of its own, and what changes something must come from its own page
+as JSON. No other web site that the user has open can read or write here, or show an image of here.
 """
 
 from __future__ import annotations
 
 import base64
+import ipaddress
 import json
-import re
 import socket
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from cc_prep.errors import JobFailed, RejectedPair, UserError
 from cc_prep.media import images, video
 from cc_train.serve.captions import CaptionService
 from cc_train.serve.collection import Collection, Row
+from cc_train.serve.waiting import TYPES, Pair, Waiting
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 MOST_BYTES = 100_000_000  # of a request
@@ -38,16 +38,15 @@ PAGE = {
     "/collect.js": ("collect.js", "text/javascript; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
 }
-TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-Pair = tuple[str, str]
 
 
 class Server(ThreadingHTTPServer):
@@ -69,7 +68,8 @@ class Server(ThreadingHTTPServer):
         port: int = 0,
     ) -> None:
         self.service, self.collection = service, collection
-        self.lists = {"examples": list(examples), "queue": list(queue)}
+        self.waiting = Waiting(queue)
+        self.lists = {"examples": list(examples), "queue": self.waiting.pairs}
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), Handler)
@@ -77,7 +77,20 @@ class Server(ThreadingHTTPServer):
             raise UserError(
                 f"{host}, port {port}: {error.strerror}", "Give another --host or --port"
             ) from None
-        self.hosts = {f"[{h}]" if ":" in h else h for h in LOCAL} if host in LOCAL else None
+        self.is_local = host in LOCAL
+        self.names = {*LOCAL} if self.is_local else {*LOCAL, host.lower(), _machine()}
+
+    def is_called(self, host: str) -> bool:
+        """Whether a request's `Host` names this server.
+
+        A page of others that has its own name mean this machine still sends that name. An address
+        is never such a name.
+        """
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return name in self.names or (not self.is_local and _is_address(name))
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Says nothing of a browser that closed its tab before it had its answer."""
@@ -93,34 +106,12 @@ class Server(ThreadingHTTPServer):
 
     def about(self) -> dict[str, Any]:
         """What the page needs at its start."""
-        collected = {row.id for row in self.collection.rows()} if self.collection else set()
         return {
             **self.service.about(),
             "examples": len(self.lists["examples"]),
-            "queue": [
-                {"number": number, "id": id}
-                for number, id in enumerate(names(self.lists["queue"]))
-                if id not in collected
-            ],
+            "queue": [] if self.collection is None else self.waiting.left(self.collection),
             "collects": self.collection is not None,
         }
-
-
-def names(pairs: Sequence[Pair]) -> list[str]:
-    """A name of each pair by its image before, all different, that a collection takes."""
-    counts: Counter[str] = Counter()
-    unique: list[str] = []
-    unique_names: set[str] = set()
-    for before, _ in pairs:
-        stem = Path(before).stem.removesuffix("_before")
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", stem).lstrip("_.-")[:90] or "pair"
-        numbered = name
-        while numbered in unique_names:
-            counts[name] += 1
-            numbered = f"{name}-{counts[name] + 1}"
-        unique_names.add(numbered)
-        unique.append(numbered)
-    return unique
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -169,9 +160,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def _check_host(self) -> None:
         """Keeps away pages of others whose name was made to mean this machine."""
-        host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
-        if self.server.hosts is not None and host not in self.server.hosts:
-            raise _Refused(HTTPStatus.FORBIDDEN, "this server is called otherwise")
+        if not self.server.is_called(self.headers.get("Host", "")):
+            raise _Refused(HTTPStatus.FORBIDDEN, OTHER_NAME)
 
     def _get(self) -> tuple[bytes, str]:
         path = unquote(self.path.partition("?")[0])
@@ -220,7 +210,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get_content_type() != "application/json":
             raise _Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send JSON")
         if self.unread > MOST_BYTES:
-            most = f"the images have more than {MOST_BYTES // 1_000_000} MB"
+            most = f"the images have more than {0.75 * MOST_BYTES / 1e6:g} MB"  # base64: 4 for 3
             raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, most)
         length, self.unread = self.unread, 0
         try:
@@ -248,6 +238,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 JSON = "application/json"
+OTHER_NAME = "this server has another name. Use its address, or start it with --host NAME"
 FAULT = "The server failed. The terminal of cc-train serve shows why"
 
 
@@ -257,6 +248,18 @@ class _Refused(Exception):
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+def _machine() -> str:
+    return socket.gethostname().lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _json(value: Any) -> bytes:

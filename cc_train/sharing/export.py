@@ -86,17 +86,23 @@ def export(run: str | Path, out: Path, details: Details = Details()) -> list[Pat
 def save(folder: Path, out: Path) -> Path:
     """The captioner of a run's or an exported folder as the folder `out`, not measured again.
 
-    An exported folder keeps its card, whose examples name the new one. Raises UserError if `out` is
-    there already.
+    An exported folder keeps its evaluation and its card, whose examples name the new folder, and
+    whose scores become those of an evaluation since. Raises UserError if `out` is there already,
+    and for scores that are not known to be those of these weights.
     """
     stored = stored_run.read(folder)
-    card = folder / model_card.NAME
-    if stored.step or not card.is_file():
+    card, earlier = folder / model_card.NAME, folder / evaluation.FOLDER
+    if not (_is_exported(folder) and card.is_file()):
         return _captioner(stored, out, Details())
+    _check_earlier_scores(stored)
     with _folder(out) as target:
         for file in (checkpoints.MODEL, run_folder.SETTINGS, *_files(stored)):
             shutil.copyfile(folder / file, target / file)
-        text = model_card.with_path(card.read_text(encoding="utf-8"), out.name)
+        text = card.read_text(encoding="utf-8")
+        if (earlier / evaluation.SCORES).exists():
+            shutil.copytree(earlier, target / evaluation.FOLDER)
+            text = model_card.with_scores(text, model_card.measured(earlier))
+        text = model_card.with_path(text, out.name)
         storage.write_bytes(str(target / model_card.NAME), text.encode())
     return out
 
@@ -111,14 +117,22 @@ def _network(stored: Run, recipe: Any, out: Path, details: Details) -> list[Path
         small = Path(folder) / file.name
         _write_model(tensors, stored.settings, small)
         about = recipe.card(small, samples)
-        keys = [sample.key for sample in samples]
-        count = _say_trained_on(stored, keys, on_stderr())
-        if count:
-            about["measured_on"] += f" {evaluation.of_training(count, len(keys))}"
-        text = model_card.of_network(stored, small, out.name, about, details.licence)
+        about["measured_on"] += _held_out(stored, about.pop("keys"))
+        written = replace(stored, tensors=tensors)
+        text = model_card.of_network(written, small, out.name, about, details.licence, details.data)
         small.replace(file)
     storage.write_bytes(str(card), text.encode())
     return [file, card]
+
+
+def _held_out(stored: Run, keys: Sequence[str]) -> str:
+    """The end of "On … pairs": whether the run was trained on the samples of these keys."""
+    count = _say_trained_on(stored, keys, on_stderr())
+    if count:
+        return f". {evaluation.of_training(count, len(keys))}"
+    if (stored.folder / run_folder.KEYS).exists():
+        return " that training did not see."
+    return ". The run does not say whether it was trained on them."
 
 
 def _captioner(stored: Run, out: Path, details: Details) -> Path:
@@ -168,11 +182,10 @@ def _measured(
     path = folder / evaluation.FOLDER
     if not details.shards:
         earlier = stored.folder / evaluation.FOLDER
-        known = model_card.measured(earlier)
-        if known != model_card.Measured():
+        if (earlier / evaluation.SCORES).exists():
             shutil.copytree(earlier, path)
-            _say_exported(path / evaluation.SCORES, _exported(folder))
-        return known
+            _say_exported(path / evaluation.SCORES, stored, folder)
+        return model_card.measured(path)
     entries, items = shard_items.captioned(details.shards)
     console = on_stderr()
     scores, captions = score_captioner.score(captioner, entries, items, 1, console)
@@ -191,9 +204,20 @@ def _exported(folder: Path) -> dict[str, Any]:
     return {"step": EXPORTED, "weights": storage.sha256(folder / checkpoints.MODEL)}
 
 
-def _say_exported(file: Path, exported: Mapping[str, Any]) -> None:
-    """Scores of the checkpoint of a training become those of what is exported of it."""
-    storage.write_json(str(file), {**storage.read_json(str(file)), **exported})
+def _say_exported(file: Path, stored: Run, folder: Path) -> None:
+    """Scores of the checkpoint of a training become those of what is exported of it.
+
+    They keep the digest of the weights that captioned, which were not yet rounded.
+    """
+    scores = storage.read_json(str(file))
+    if not _is_exported(stored.folder):
+        scores[model_card.UNROUNDED] = scores.get("weights")
+    storage.write_json(str(file), {**scores, **_exported(folder)})
+
+
+def _is_exported(folder: Path) -> bool:
+    """Whether the network of a folder was exported, so that its weights are float16."""
+    return (folder / checkpoints.MODEL).is_file()
 
 
 def _say_trained_on(stored: Run, keys: Sequence[str], console: Console) -> int:

@@ -35,6 +35,11 @@ def is_id(path: str) -> bool:
     return ID.fullmatch(path) is not None and not Path(first).exists()
 
 
+def name_of(path: str) -> str:
+    """What pages call a captioner: the last part of its id, or of its path, also of "."."""
+    return Path(path).resolve().name if Path(path).is_dir() else Path(path).name
+
+
 def check_id(repo_id: str) -> None:
     """Raises UserError for what is no `OWNER/NAME`."""
     match = ID.fullmatch(repo_id)

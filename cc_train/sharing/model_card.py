@@ -25,9 +25,16 @@ from cc_train.runs.stored_run import Run
 from cc_train.training import resume
 
 NAME = "README.md"
+KINDS = ("changed", "unchanged")
 MASK_MEASURES = ("mIoU", "mIoU-change", "F1")
 DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 OWN_MEANS = ("ROUGE-L", "CIDEr")  # measures of a corpus that are the mean of its pairs'
+# Of scores.json, where they are of the weights before an export rounded these: their SHA-256, or
+# None where it is not known.
+UNROUNDED = "scored_weights"
+NOTE = "The captions are those of the weights before these were rounded to float16."
+SECTION = re.compile(r"^## How good it is\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+INTERVALS = ", of CIDEr and ROUGE-L by resampling the pairs"
 PATH = re.compile(r'(?<=from_pretrained\(")[^"]*(?="\))|(?<=cc-train caption )\S+')
 
 
@@ -56,7 +63,7 @@ def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
         measures = {} if facts is None else _right(facts)
         measures |= {name: _value(name, value, items) for name, value in corpus.items()}
         measures |= _of_masks(scores.get("masks") or {})
-        changed = None if facts is None else facts["changed pairs"]["pairs"]
+        known = [] if facts is None else [facts[f"{kind} pairs"]["pairs"] for kind in KINDS]
         trained_on = int(scores.get("trained_on", 0))
         signature = str(scores.get("signature", ""))
         beams = None if scores.get("beams") is None else int(scores["beams"])
@@ -69,11 +76,15 @@ def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
     if beams is not None:  # scores of predictions in files, and old ones, do not say it
         on += ", greedy captions" if beams == 1 else f", captions of {beams} beams"
     on += "."
-    if changed is not None:
+    if known:
+        changed, facts_of = f"{known[0]:,} of", f" {sum(known):,} of the pairs have known facts."
+        on += f"{facts_of} {changed} these" if sum(known) < pairs else f" {changed} the pairs"
         on += (
-            f" {changed:,} of the pairs changed; the shares of right types, looks, new values and "
-            "exact captions are over these."
+            " changed; the shares of right types, looks, new values and exact captions are over "
+            "these."
         )
+    if UNROUNDED in scores:
+        on += f" {NOTE}"
     if trained_on:
         on += f" {evaluation.of_training(trained_on, pairs)}"
     return Measured(on, measures, signature)
@@ -100,10 +111,8 @@ def of_captioner(
         size=f"{width}×{height}" if height else "see the settings",
         words=known if base is None else None,
         base=None if base is None else _base(stored),
-        measures=scores.measures,
-        measured_on=scores.on,
-        signature=scores.signature,
-        interval_kind=", of CIDEr and ROUGE-L by resampling the pairs",
+        scores=scores,
+        interval_kind=INTERVALS,
         limits=_limits(stored, scores, data),
         files=[_file(folder / file) for file in _contents(stored)],
         by_name=stored.settings.get(named_weights.KEY, {}),
@@ -113,14 +122,22 @@ def of_captioner(
 
 
 def of_network(
-    stored: Run, file: Path, name: str, about: Mapping[str, Any], licence: str | None
+    stored: Run,
+    file: Path,
+    name: str,
+    about: Mapping[str, Any],
+    licence: str | None,
+    data: str | None,
 ) -> str:
-    """The card of a network that is one file. about: what the system's recipe measured of it."""
+    """The card of a network that is one file. stored: with the tensors that the file holds. about:
+    what the system's recipe measured of it. data: in words, what it was trained on.
+    """
     return _render(
         "network.md.j2",
         name=name,
         file={**_file(file), "name": f"{name}.safetensors"},
         licence=licence,
+        data=data,
         start=_start(stored),
         pairs=_pairs(stored),
         steps=_steps(stored),
@@ -133,6 +150,18 @@ def of_network(
 def with_path(card: str, path: str) -> str:
     """A card whose examples load the captioner from another place, such as its id on the hub."""
     return PATH.sub(lambda _: path, card)
+
+
+def with_scores(card: str, scores: Measured) -> str:
+    """A card with these scores in place of its own; as it is where it has them already."""
+    rows = [f"| {name} | {value} |" for name, value in scores.measures.items()]
+    known = all(row in card for row in rows) and scores.signature in card
+    if known and (NOTE in card) == (NOTE in scores.on):
+        return card
+    section = _render("scores.md.j2", scores=scores, interval_kind=INTERVALS)
+    if SECTION.search(card) is None:  # somebody's own text
+        return f"{card.rstrip()}\n\n{section}"
+    return SECTION.sub(lambda _: f"{section}\n", card)
 
 
 def _limits(stored: Run, scores: Measured, data: str | None) -> list[str]:
@@ -214,7 +243,8 @@ def _datasets(entries: Sequence[Entry]) -> str:
 
 
 def _parameters(stored: Run) -> int:
-    return sum(tensor.numel() for tensor in stored.tensors.values())
+    """The number of learned figures; counters and numbers of rows are none."""
+    return sum(t.numel() for t in stored.tensors.values() if t.is_floating_point())
 
 
 def _settings(stored: Run) -> str:

@@ -167,6 +167,64 @@ def test_scores_of_an_exported_captioner_name_its_weights(
     assert (done.returncode, "scores of other weights of step 0" in done.stderr) == (2, True)
 
 
+def test_an_exported_captioner_keeps_its_evaluation(tmp_path: Path, run: Path, shards: str) -> None:
+    """Keeps away: "It was not measured" of what was evaluated since, or figures of other pairs; an
+    upload without the scores, which takes those of an earlier one off the hub.
+    """
+    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("evaluation"))
+    first = tmp_path / "first"
+    details = ("--license", "mit", "--data", "our scenes")
+    done = cc_train("export", tmp_path / "run", first, *details)
+    assert (done.returncode, "not measured" in (first / "README.md").read_text()) == (0, True)
+    done = cc_train("evaluate", first, "--shards", shards)
+    assert done.returncode == 0, done.stderr
+    second, third = tmp_path / "second", tmp_path / "third"
+    assert cc_train("export", first, second).returncode == 0
+    Captioner.from_pretrained(second).save_pretrained(third)
+    scores = (first / "evaluation/scores.json").read_bytes()
+    for folder in (second, third):
+        assert (folder / "evaluation/scores.json").read_bytes() == scores
+        card = (folder / "README.md").read_text()
+        assert "On 12 pairs, greedy captions." in card
+        assert "| CIDEr |" in card
+        assert card.count("## How good it is\n\nOn 12 pairs") == 1
+        assert 'license: "mit"' in card
+        assert "| data | our scenes |" in card
+        assert "\n\n## What it cannot do\n" in card
+        assert "rounded" not in card
+    (second / "README.md").write_text(card.replace("On 12 pairs", "On 12 of our pairs"))
+    Captioner.from_pretrained(second).save_pretrained(tmp_path / "own words")
+    assert "On 12 of our pairs" in (tmp_path / "own words/README.md").read_text()
+    path = second / "evaluation/scores.json"
+    path.write_text(json.dumps({**json.loads(scores), "weights": "0" * 64}))
+    done = cc_train("export", second, tmp_path / "other")
+    assert (done.returncode, "scores of other weights of step 0" in done.stderr) == (2, True)
+
+
+def test_scores_of_a_training_are_of_weights_that_were_not_rounded(
+    tmp_path: Path, run: Path, shards: str
+) -> None:
+    """Keeps away: the digest of a file that never captioned these pairs, as if it had."""
+    shutil.copytree(run, tmp_path / "run")
+    assert cc_train("evaluate", tmp_path / "run", "--shards", shards).returncode == 0
+    scored = json.loads((tmp_path / "run/evaluation/scores.json").read_text())["weights"]
+    note = "weights before these were rounded to float16"
+    for source, target in (("run", "once"), ("once", "twice"), ("twice", "thrice")):
+        more = ("--license", "mit") if target == "twice" else ()
+        done = cc_train("export", tmp_path / source, tmp_path / target, *more)
+        assert done.returncode == 0, done.stderr
+        scores = json.loads((tmp_path / target / "evaluation/scores.json").read_text())
+        assert scores["scored_weights"] == scored
+        assert note in (tmp_path / target / "README.md").read_text()
+    done = cc_train("report", tmp_path / "once")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "once/report.html").read_text()
+    assert "weights before an export rounded these to float16" in page
+    assert cc_train("evaluate", tmp_path / "once", "--shards", shards).returncode == 0
+    assert cc_train("export", tmp_path / "once", tmp_path / "again").returncode == 0
+    assert note not in (tmp_path / "again/README.md").read_text()
+
+
 def test_an_exported_captioner_is_exported_with_its_scores(
     tmp_path: Path, run: Path, shards: str
 ) -> None:

@@ -1,9 +1,21 @@
 // The tab that writes captions of own pairs into a data set.
 "use strict";
 
-let waiting = []; // pairs without captions: {number, id}
+let waiting = []; // pairs without captions, in the order in which they are offered: {number, id}
+let loaded = null; // the number of the waiting pair that is shown; null for any other pair
 let proposed = ""; // the name that a dropped pair got of itself
 let edited = null; // the name of the collected pair that "Save" replaces; null for a new pair
+let split = null; // the split of new pairs, while the form has that of an edited one
+
+// The form is for another pair: what it says of the former one does not stay.
+function fresh() {
+  editing(null);
+  loaded = null;
+  $("#kind").value = "change";
+  if (split !== null) $("#split").value = split;
+  split = null;
+  $("#captions").value = "";
+}
 
 function editing(id) {
   edited = id;
@@ -22,6 +34,7 @@ function row(one) {
   const edit = make("button", { type: "button", textContent: "Edit" });
   edit.onclick = () => load(url, one.id, () => {
     $("#id").value = proposed = one.id;
+    split = $("#split").value;
     $("#split").value = one.split;
     $("#kind").value = one.kind;
     $("#captions").value = one.captions.join("\n");
@@ -45,17 +58,21 @@ function left() {
   $("#queue span").textContent = `${waiting.length} without captions`;
 }
 
+// A pair that is not saved is offered again after the others, also where it cannot be read.
 async function next() {
-  const [first] = waiting;
+  const first = waiting.shift();
   if (first === undefined) return;
+  waiting.push(first);
   await load(`/queue/${first.number}`, first.id, () => {
+    fresh();
+    loaded = first.number;
     $("#id").value = proposed = first.id;
-    $("#captions").value = "";
   });
 }
 
 async function save() {
   if (!pair.before || !pair.after) throw new Error("No pair. Drop two images above.");
+  const number = loaded;
   const saved = await ask("/pairs", {
     ...images(),
     id: $("#id").value,
@@ -65,10 +82,10 @@ async function save() {
     replaces: edited,
   });
   show($("#error"), false);
-  editing(null);
-  $("#captions").value = $("#id").value = "";
+  waiting = waiting.filter((one) => one.number !== number);
+  fresh();
+  $("#id").value = "";
   $("#saved").textContent = `${saved.id} is saved.`;
-  waiting = waiting.filter((one) => one.id !== saved.id);
   left();
   await list();
 }
@@ -82,15 +99,18 @@ $("#form").onsubmit = (event) => {
 $("#edited button").onclick = () => editing(null);
 $("#next").onclick = () => next().catch(fail);
 $("#propose").onclick = () => {
-  const sentence = $("#sentence").textContent;
   if ($("#result").hidden) return fail(new Error("No caption. Drop two images above."));
+  if (!sentence) return fail(new Error("The captioner says nothing of this pair."));
   $("#captions").value = [$("#captions").value.trim(), sentence].filter(Boolean).join("\n");
 };
 // A name for a pair that was dropped: that of its first image. Both images at once are another pair
 // than the one that is edited; one image is put into it.
 document.addEventListener("pair", (event) => {
   $("#saved").textContent = "";
-  if (event.detail.length === SIDES.length) editing(null);
+  if (event.detail.length === SIDES.length) {
+    if (split !== null) fresh(); // an edit ends
+    loaded = null;
+  }
   if (edited === null && ["", proposed].includes($("#id").value) && pair.before) {
     const stem = pair.before.name.replace(/\.[a-z0-9]{1,5}$/i, "").replace(/[ _-]before$/i, "");
     proposed = stem.replace(/[^A-Za-z0-9_.-]+/g, "_").replace(/^[_.-]+/, "").slice(0, 90);

@@ -4,6 +4,7 @@
 const $ = (selector) => document.querySelector(selector);
 const SIDES = ["before", "after"];
 const pair = { before: null, after: null }; // {name, data (base64)}
+let sentence = ""; // the caption that is shown; it may be empty
 let asked = 0; // counts requests, so that an answer to an older pair is not shown
 
 function make(tag, properties = {}, ...children) {
@@ -137,7 +138,8 @@ function busy(waits) {
 
 function result(value) {
   show($("#result"), true);
-  $("#sentence").textContent = value.caption || "(nothing)";
+  sentence = value.caption;
+  $("#sentence").textContent = sentence || "(nothing)";
   show($("#confidence"), value.confidence !== null);
   if (value.confidence !== null) {
     $("#confidence meter").value = value.confidence;

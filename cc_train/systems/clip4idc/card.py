@@ -34,7 +34,7 @@ def compact(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def card(file: Path, samples: list[Sample]) -> dict[str, Any]:
-    """Scores of a packed CLIP4IDC on samples that training did not see.
+    """Scores of a packed CLIP4IDC on samples, and the keys of those that were measured.
 
     Samples with true frames also show where the penalty is lowest. Raises UserError if no sample is
     a changed pair with a caption.
@@ -61,7 +61,8 @@ def card(file: Path, samples: list[Sample]) -> dict[str, Any]:
     return {
         "about": "A CLIP4IDC: it scores how well a pair of images fits a sentence about the "
         f"change. It knows only {words:,} of CLIP's {len(table):,} tokens.",
-        "measured_on": f"On {len(changed)} {kind} that training did not see.",
+        "measured_on": f"On {len(changed)} {kind}",
+        "keys": [sample.key for sample in changed],
         "measures": {**measures, **more},
         "remarks": remarks,
     }

@@ -150,19 +150,20 @@ def _tensor(images: np.ndarray) -> Tensor:
 
 
 def card(file: Path, samples: list[Sample]) -> dict[str, Any]:
-    """Scores of a packed VQGAN on samples that training did not see."""
+    """Scores of a packed VQGAN on samples, and the keys of those that were measured."""
     network, _, _ = networks.vqgan(str(file))
     held_out = HeldOut(samples, 200, network.config.factor)
     with torch.inference_mode():
         figures, _ = measure(network, held_out, "cpu")
     frames = held_out.frames()
-    pairs = len({sample.key for sample, _ in frames})
+    keys = sorted({sample.key for sample, _ in frames})
     codes = network.config.codes
     kind = "rendered pairs" if all(s.meta.get("facts") for s in samples) else "pairs"
     return {
         "about": f"A VQGAN: {network.config.factor}× smaller along a side, {codes} codes.",
-        "measured_on": f"On {len(frames)} whole frames, ends and interpolated ones, of {pairs} "
-        f"{kind} that training did not see.",
+        "measured_on": f"On {len(frames)} whole frames, ends and interpolated ones, of "
+        f"{len(keys)} {kind}",
+        "keys": keys,
         "measures": {
             "PSNR": f"{figures['psnr']:.2f} dB",
             "mean absolute error": f"{figures['absolute']:.4f} of the range",

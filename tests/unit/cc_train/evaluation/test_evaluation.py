@@ -88,6 +88,7 @@ def test_curves_of_a_log_cut_short(tmp_path: Path) -> None:
     log = curves.read(tmp_path)
     assert len(log["train", "msm"]) == 1000
     [curve] = curves.draw(log)
-    assert (curve.first, curve.last) == (2, 999)
+    assert (curve.first, curve.last) == (0, 999)
+    assert (curve.low, curve.high, curve.value) == (5 - 9.99, 5, 5 - 9.99)
     assert curve.path.count("L") < curves.MOST_POINTS
     assert curves.read(tmp_path / "nowhere") == {}

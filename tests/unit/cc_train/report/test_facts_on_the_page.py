@@ -138,6 +138,7 @@ def test_the_page_holds_no_figure_of_its_own(
     monkeypatch.setattr(legend, "VERDICTS", {"right": (1, 2, 3)})
     monkeypatch.setattr(legend, "WORD_SIDE", 77)
     monkeypatch.setattr(shown, "MEASURES", ("shape",))
+    monkeypatch.setattr(page, "MISTAKES_A_GROUP", 3)
     references = [f"reference {number}" for number in range(7)]
     monkeypatch.setattr(
         f"{__name__}.METAS", [{**meta, "captions": meta["captions"] + references} for meta in METAS]
@@ -149,6 +150,8 @@ def test_the_page_holds_no_figure_of_its_own(
     assert re.findall(r'<tr class="lead-row"><th>([^<]+)<', text) == ["shape"]
     assert text.count("<li>reference 6</li>") == len(METAS)
     assert "higher is better" in text
+    assert "up to 3 mistakes come first" in text
+    assert "over\nthe rest of the group, right or wrong" in text
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 3, 30, 40])

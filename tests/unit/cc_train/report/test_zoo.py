@@ -134,6 +134,34 @@ def test_scores_of_another_exported_captioner_are_refused(tmp_path: Path) -> Non
     assert add(tmp_path / "zoo", scored, "--run", "captioner-mini").returncode == 0
 
 
+def test_weights_of_others_are_not_trained_by_us(tmp_path: Path) -> None:
+    """Keeps away: "trained by us" of an imported checkpoint, and settings that are none."""
+    run, zoo = tmp_path / "run", tmp_path / "zoo"
+    run.mkdir()
+    shutil.copy(ROOT / "cc_train/assets/captioner-mini/model.safetensors", run)
+    (run / "settings.json").write_text("1")
+    scored = evaluated(tmp_path / "e", step=0)
+    assert "settings.json: no settings. Give --run" in add(zoo, scored, "--run", run).stderr
+    imported = {"file": "best.pt", "sha256": "ab" * 32}
+    (run / "settings.json").write_text(json.dumps({"imported": imported}))
+    done = add(zoo, scored, "--run", run)
+    assert done.returncode == 0, done.stderr
+    text = zoo_page.render(zoo, tmp_path)
+    assert "| Theirs | evaluated by us | 3 |" in text
+    assert "- **evaluated by us**: others trained it." in text
+
+
+def test_scores_of_weights_before_they_were_rounded_are_refused(tmp_path: Path) -> None:
+    """Keeps away: a digest of weights beside figures that they never gave."""
+    scored = evaluated(tmp_path / "e", step=0)
+    scores = json.loads((scored / "scores.json").read_text())
+    (scored / "scores.json").write_text(json.dumps({**scores, "scored_weights": "0" * 64}))
+    done = add(tmp_path / "zoo", scored, "--run", "captioner-mini")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "scores of the weights before they were rounded to float16. Evaluate " in done.stderr
+    assert not (tmp_path / "zoo").exists()
+
+
 @pytest.mark.parametrize("change", ["one less", "one more", "another caption"])
 def test_only_the_captions_that_were_scored_are_stored(tmp_path: Path, change: str) -> None:
     """Keeps away: a row whose captions somebody changed after they were scored."""
@@ -158,6 +186,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     assert "--weights without --run" in add(zoo, scored, "--weights", "here").stderr
     assert "no such file. Evaluate first" in add(zoo, tmp_path).stderr
     assert "Give one without /" in add(zoo, scored, "--name", "data/my.yaml").stderr
+    assert "no dot before it" in add(zoo, scored, "--name", ".mine").stderr  # no page shows it
     assert not zoo.exists()
     assert add(zoo, scored).returncode == 0
     assert "already exists" in add(zoo, scored).stderr
@@ -231,6 +260,7 @@ def test_our_page_is_up_to_date() -> None:
     rows = [yaml.safe_load(row.read_text()) for row in (ROOT / "zoo").glob("*/row.yaml")]
     kinds = [row["kind"] for row in rows]
     assert page.count("| trained by us ✓ |") == kinds.count("trained") > 0
+    assert page.count("| evaluated by us") == kinds.count("evaluated")
     assert page.count("| re-scored by us |") == kinds.count("re-scored") > 0
 
 

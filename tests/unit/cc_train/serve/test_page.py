@@ -11,6 +11,7 @@ import pytest
 from cc_prep import datasets
 from cc_train.pretrained import Captioner
 from cc_train.serve.captions import CaptionService
+from cc_train.serve.collection import Collection
 from cc_train.serve.command import make, shipped_examples
 from cc_train.serve.server import Server
 from tests.browser import Tab, tab
@@ -201,3 +202,75 @@ def test_heat_mask_and_imagined_frames(page: Tab) -> None:
         page.run("$('#tab-collect').click()")
         assert "--collect DIR" in page.run("$('#collect').innerText")
         server.shutdown()
+
+
+def scene(number: int) -> tuple[str, str]:
+    return str(EXAMPLES / f"scene{number}_before.jpg"), str(EXAMPLES / f"scene{number}_after.jpg")
+
+
+@pytest.fixture
+def queued(tmp_path: Path, page: Tab) -> Iterator[Collection]:
+    """The page of pairs that wait, of which the first one is gone, and one that is collected."""
+    collection = Collection(tmp_path / "own")
+    images = [Path(file).read_bytes() for file in scene(4)]
+    collection.put("old", *images, ["x"], "test", "no_change")
+    pairs = [(str(tmp_path / "gone_before.png"), str(tmp_path / "gone_after.png")), scene(1)]
+    service = CaptionService(Captioner(Talkative(), Path()), "talkative")
+    with started(Server(service, [], [*pairs, scene(2)], collection)) as server:
+        page.open(server.url)
+        page.wait_for("document.querySelectorAll('#collected tbody button').length === 2")
+        page.run("$('#tab-collect').click()")
+        yield collection
+        server.shutdown()
+
+
+def test_a_pair_that_cannot_be_read_or_is_renamed_does_not_come_again(
+    page: Tab, queued: Collection
+) -> None:
+    """Keeps away: a queue whose first pair hides all others."""
+    page.run("$('#next').click()")
+    page.wait_for("!$('#error').hidden && $('#error').textContent.includes('gone_before.png')")
+    page.run("$('#next').click()")
+    assert page.wait_for("$('#busy').hidden && $('#id').value") == "scene1"
+    page.run("$('#id').value = 'mine'; $('#captions').value = 'new'; $('#save').click()")
+    assert page.wait_for("$('#saved').textContent") == "mine is saved."
+    assert page.wait_for("$('#queue span').textContent") == "2 without captions"
+    assert [row.id for row in queued.rows()] == ["old", "mine"]
+    for expected in ("scene2", None, "scene2"):
+        page.run("$('#id').value = ''; $('#error').hidden = true; $('#next').click()")
+        if expected is None:
+            page.wait_for("!$('#error').hidden")
+        else:
+            assert page.wait_for("$('#busy').hidden && $('#id').value") == expected
+
+
+def test_split_and_kind_of_an_edited_pair_do_not_stay(page: Tab, queued: Collection) -> None:
+    """Keeps away: a changed pair that goes into `test` as unchanged, since one there was edited."""
+    page.run("$('#next').click()")  # the one that is gone
+    page.wait_for("!$('#error').hidden")
+    edit = "document.querySelector('#collected tbody button').click()"
+    state = "[$('#split').value, $('#kind').value, $('#captions').value]"
+    page.run(f"$('#split').value = 'val'; {edit}")
+    page.wait_for("!$('#edited').hidden && $('#busy').hidden")
+    assert page.run(state) == ["test", "no_change", "x"]
+    page.run("$('#save').click()")
+    page.wait_for("$('#saved').textContent && !$('#save').disabled")
+    assert page.run(state) == ["val", "change", ""]
+    # The same where the edit is given up: another pair is shown, or it is saved as a new one.
+    for end in ("", "$('#edited button').click()"):
+        page.run(edit)
+        page.wait_for("!$('#edited').hidden && $('#busy').hidden")
+        page.run(f"{end}; $('#id').value = ''; $('#error').hidden = true; $('#next').click()")
+        page.wait_for("$('#id').value.startsWith('scene') && $('#busy').hidden")
+        assert page.run(state) == ["val", "change", ""]
+    assert [(row.id, row.split, row.kind) for row in queued.rows()] == [
+        ("old", "test", "no_change")
+    ]
+
+
+def test_an_empty_caption_is_not_proposed(page: Tab, queued: Collection) -> None:
+    """Keeps away: "(nothing)" as a caption of the data set."""
+    empty = "{caption: '', confidence: null, words: [], mask: null, imagined: [], beams: []}"
+    page.run(f"$('#captions').value = ''; result({empty}); $('#propose').click()")
+    assert page.run("$('#captions').value") == ""
+    assert page.run("$('#error').textContent") == "The captioner says nothing of this pair."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from cc_prep import storage
 from cc_prep.media import images
 from cc_train.pretrained import Captioner
+from cc_train.serve import command
 from cc_train.serve import server as servers
 from cc_train.serve.captions import CaptionService
 from cc_train.serve.collection import Collection
 from cc_train.serve.server import Server
+from cc_train.serve.waiting import Waiting, names
+from cc_train.sharing import hub
 from tests.commands import cc_train
 from tests.small_captioner import SIZE, WORDS, Talkative
 
@@ -149,7 +154,7 @@ def test_too_large_images_have_their_answer(
     """
     monkeypatch.setattr(servers, "MOST_BYTES", 1_000_000)
     status, value = ask(server, "POST", "/caption", b"x" * 20_000_000)
-    assert (status, value) == (413, {"error": "the images have more than 1 MB"})
+    assert (status, value) == (413, {"error": "the images have more than 0.75 MB"})
 
 
 @pytest.mark.parametrize(
@@ -235,8 +240,119 @@ def test_files_of_the_page_allow_nothing_from_elsewhere(server: Server) -> None:
 def test_waiting_pairs_have_different_names() -> None:
     """Keeps away: two pairs of different folders of which the second overwrites the first."""
     paths = ["a/x_before.png", "b/x_before.png", "c/my scene.png", "c/__.png", "x.png", "x-2.png"]
-    assert servers.names([(path, "") for path in paths]) == [
+    assert names([(path, "") for path in paths]) == [
         "x", "x-2", "my_scene", "pair", "x-3", "x-2-2",
+    ]  # fmt: skip
+    assert names([("a/x.png", "")], {"x", "x-2"}) == ["x-3"]
+
+
+@pytest.mark.parametrize("codec", ["png", "tiff", "jpg and png"])
+def test_a_pair_waits_until_its_images_are_collected(tmp_path: Path, codec: str) -> None:
+    """Keeps away: pairs of a second folder that are never offered, since the files of the first one
+    have the same names; and captioned pairs that are offered again under other numbers.
+    """
+    collection = Collection(tmp_path / "own")
+    endings = {"jpg and png": ("jpg", "png")}.get(codec, (codec, codec))
+    pairs = []
+    for folder in range(3):
+        seeds = (2 * folder, 2 * folder + 1)
+        pair = [
+            tmp_path / f"{folder}/{seed % 2}/0001.{end}"
+            for seed, end in zip(seeds, endings, strict=True)
+        ]
+        for path, seed in zip(pair, seeds, strict=True):
+            path.parent.mkdir(parents=True)
+            noise = np.random.default_rng(seed).integers(0, 256, (20, 20, 3)).astype(np.uint8)
+            Image.fromarray(noise).save(path)
+        pairs.append((str(pair[0]), str(pair[1])))
+
+    def collect(id: str, pair: tuple[str, str]) -> None:
+        collection.put(id, *(servers._image(path)[0] for path in pair), ["x"], "train", "change")
+
+    collect("0001", pairs[0])
+    assert Waiting(pairs).left(collection) == [
+        {"number": 1, "id": "0001-2"}, {"number": 2, "id": "0001-3"},
+    ]  # fmt: skip
+    waiting = Waiting(pairs[::-1])
+    assert [one["number"] for one in waiting.left(collection)] == [0, 1]
+    collect("0001-3" if codec != "png" else "renamed", pairs[2])
+    assert [one["number"] for one in waiting.left(collection)] == [1]
+    (tmp_path / "1/1/0001").with_suffix(f".{endings[1]}").unlink()  # is said when it is loaded
+    assert [one["number"] for one in waiting.left(collection)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("host", "name", "answers"),
+    [
+        ("127.0.0.1", "localhost:80", True),
+        ("127.0.0.1", "192.168.0.7:80", False),
+        ("0.0.0.0", "192.168.0.7:80", True),
+        ("0.0.0.0", "[fe80::1]:80", True),
+        ("0.0.0.0", "evil.example:80", False),
+        ("0.0.0.0", "[", False),
+        ("0.0.0.0", socket.gethostname().upper(), True),
+    ],
+)
+def test_it_answers_to_its_own_names(host: str, name: str, answers: bool) -> None:
+    """Keeps away: a page of others whose name means this machine, with any --host."""
+    with Server(CaptionService(Captioner(Talkative(), Path()), "x"), host=host) as one:
+        assert one.is_called(name) == answers
+
+
+def test_other_pages_cannot_show_its_images(server: Server) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
+    connection.request("GET", "/queue/0/before")
+    assert connection.getresponse().headers["Cross-Origin-Resource-Policy"] == "same-origin"
+    connection.close()
+
+
+def test_half_a_character_is_one_line(server: Server) -> None:
+    """Keeps away: a traceback, since JSON can hold what UTF-8 cannot."""
+    pair = {**PAIR, "id": "half", "captions": ["\ud83d"], "split": "train", "kind": "change"}
+    status, value = ask(server, "POST", "/pairs", pair)
+    assert (status, value["error"][:34]) == (400, "a caption with half a character. W")
+
+
+def test_it_ends_when_no_pair_is_being_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: images without a row, where Ctrl-C comes in the middle of a save."""
+    collection = Collection(folder / "ended")
+    server = Server(CaptionService(Captioner(Talkative(), Path()), "x"), (), (), collection)
+    begun, go_on = threading.Event(), threading.Event()
+    write = storage.write_bytes
+
+    def slow(*values: Any) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        return write(*values)
+
+    def ended() -> None:
+        saving.start()
+        assert begun.wait(60)
+        threading.Timer(0.2, go_on.set).start()
+        raise KeyboardInterrupt
+
+    images = (encoded(), encoded(seed=1))
+    saving = threading.Thread(target=collection.put, args=("a", *images, ["x"], "train", "change"))
+    monkeypatch.setattr(storage, "write_bytes", slow)
+    monkeypatch.setattr(server, "serve_forever", ended)
+    monkeypatch.setattr(command, "make", lambda *values, **named: server)
+    lines: list[str] = []
+    none = dict.fromkeys(("run", "port", "examples", "pairs", "collect", "device"))
+    command.serve(host="127.0.0.1", say=lines.append, **none)  # type: ignore[arg-type]
+    assert (folder / "ended/pairs.jsonl").exists()
+    assert lines[-1] == "ended"
+
+
+def test_a_captioner_here_has_the_name_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a page without a name of `cc-train serve .`."""
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path / "mine")
+    assert [hub.name_of(path) for path in (".", "someone/x", "captioner-mini")] == [
+        "mine", "x", "captioner-mini",
     ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -106,6 +107,42 @@ def test_what_is_trained_on_and_calibrated_on_is_counted(
     (tmp_path / "training_keys.txt").write_text("\n".join(["other", *keys[:3]]) + "\n")
     assert export._calibration(run, captioner, details) == {**fit, "pairs": 4, "trained_on": 3}
     assert capsys.readouterr().err.count("3 of the 4 pairs that it was calibrated on have the") == 1
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "words"),
+    [
+        (["other"], "On 2 pairs that training did not see."),
+        (["b", "c"], "On 2 pairs. 1 of these 2 pairs have the keys of pairs that it was trained"),
+        (None, "On 2 pairs. The run does not say whether it was trained on them."),
+    ],
+)
+def test_the_card_of_a_network_is_of_what_was_measured_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained_on: list[str] | None, words: str
+) -> None:
+    """Keeps away: training pairs counted over more pairs than were measured, beside "did not see";
+    parameters that the file does not hold; --data that vanishes.
+    """
+    if trained_on is not None:
+        (tmp_path / "training_keys.txt").write_text("\n".join(trained_on) + "\n")
+    rows = {"rows": torch.arange(2, dtype=torch.int32)}
+    recipe = SimpleNamespace(
+        compact=lambda tensors: {"table": tensors["table"][:2], **rows},
+        card=lambda file, samples: {
+            "about": "A network.", "measured_on": "On 2 pairs", "keys": ["a", "b"],
+            "measures": {}, "remarks": "",
+        },
+    )  # fmt: skip
+    monkeypatch.setattr(export, "read_index", lambda shards: [])
+    run = Run(tmp_path, "clip4idc", {}, {"table": torch.ones(8, 3)}, 1)
+    details = Details(shards=["x.tar"], data="our scenes")
+    file, path = export._network(run, recipe, tmp_path / "small", details)
+    card = path.read_text()
+    assert words in card
+    assert ("did not see" in card) == ("did not see" in words)
+    assert "| parameters | 6 |" in card
+    assert "| data | our scenes |" in card
+    assert load_file(file)["table"].shape == (2, 3)
 
 
 def test_what_shows_no_confidence_is_not_calibrated(

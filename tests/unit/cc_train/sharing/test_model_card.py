@@ -122,3 +122,35 @@ def test_a_card_says_that_its_confidence_was_fitted_on_training_pairs(tmp_path: 
     assert "was calibrated on have the keys" not in card(tmp_path, "pair", calibration=fit)
     text = card(tmp_path, "pair", calibration={**fit, "pairs": 8, "trained_on": 2})
     assert "2 of the 8 pairs that it was calibrated on have the keys of pairs that it was" in text
+
+
+def test_a_card_says_over_which_pairs_its_shares_are(tmp_path: Path) -> None:
+    """Keeps away: "200 of the pairs changed" of rendered pairs among others that changed too."""
+    share = {"share": 0.5, "low": 0.1, "high": 0.9}
+    part = {"pairs": 2, "right": 1, "wrong": 1, "not said": 0, **share}
+    facts: Any = {
+        "told apart": share,
+        "changed pairs": part, "unchanged pairs": {**part, "pairs": 1},
+        "shares": {}, "exact by type": {}, "confusion": {},
+    }  # fmt: skip
+    for pairs, words in (
+        (3, "On 3 pairs. 2 of the pairs changed; the shares"),
+        (5, "On 5 pairs. 3 of the pairs have known facts. 2 of these changed; the shares"),
+    ):
+        scores = {"groups": {"total": {"pairs": pairs, "CIDEr": 1.0}}, "facts": facts}
+        (tmp_path / "scores.json").write_text(json.dumps(scores))
+        (tmp_path / "items.jsonl").write_text((json.dumps(ITEM) + "\n") * pairs)
+        assert model_card.measured(tmp_path).on.startswith(words)
+
+
+def test_scores_take_the_place_of_those_in_a_card() -> None:
+    """Keeps away: a card with two sections of scores, and one of somebody's own that loses text."""
+    scores = model_card.Measured("On 2 pairs.", {"CIDEr": "1.00"}, "refs")
+    old = "# mine\n\n## How good it is\n\nOld.\n\n## Licence\n\nmit\n"
+    new = model_card.with_scores(old, scores)
+    assert new.startswith("# mine\n\n## How good it is\n\nOn 2 pairs. Brackets")
+    assert new.endswith("Signature of the scores: `refs`\n\n## Licence\n\nmit\n")
+    assert "Old." not in new
+    own = model_card.with_scores("# my own\n", scores)
+    assert own.startswith("# my own\n\n## How good it is\n\nOn 2 pairs.")
+    assert model_card.with_scores(own, scores) == own
