@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import importlib.util
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
@@ -95,8 +95,17 @@ class Decord:
         while self._next <= index:
             frame = self.reader.next()
             self._next += 1
-        pixels: np.ndarray = frame.asnumpy()
+        return _without_padding(frame.asnumpy())
+
+
+def _without_padding(pixels: np.ndarray) -> np.ndarray:
+    """uint8 [H, W, 3] of what decord gives of narrow frames: rows that end in padding, which it
+    takes for further channels.
+    """
+    height, width, channels = pixels.shape
+    if channels == 3:
         return pixels
+    return pixels.reshape(height, -1)[:, : 3 * width].reshape(height, width, 3)
 
 
 class PyAV:
@@ -130,7 +139,7 @@ class PyAV:
                 number = self.numbers[frame.dts if frame.pts is None else frame.pts]
             self._next = number + 1
             if number == index:
-                return yuv.to_rgb(frame)
+                return _upright(frame)
             if number > index:
                 break
         raise EOFError(f"frame {index} is not in it")
@@ -151,3 +160,13 @@ class PyAV:
         self._next = keyframe
         # After a seek, frames that come before the keyframe may come first.
         self._by_time = keyframe > 0
+
+
+def _upright(frame: Any) -> np.ndarray:
+    """uint8 [H, W, 3] of an `av.VideoFrame`, turned as its file says it is shown, as decord does.
+
+    A file may say so of a camera that was held upright. Only quarter turns count.
+    """
+    pixels = yuv.to_rgb(frame)
+    turns, rest = divmod(frame.rotation, 90)  # degrees anticlockwise
+    return pixels if rest else np.ascontiguousarray(np.rot90(pixels, turns % 4))

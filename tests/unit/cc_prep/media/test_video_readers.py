@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import struct
 from fractions import Fraction
 from pathlib import Path
 
@@ -36,13 +37,13 @@ needs_x86 = pytest.mark.skipif(
 )
 
 
-def write(path: Path) -> None:
+def write(path: Path, width: int = WIDTH) -> None:
     codec, pixels, space, range_, options = VIDEOS[path.name]
     rng = np.random.default_rng(0)
-    noise = rng.integers(0, 256, (FRAMES, HEIGHT, WIDTH, 3), np.uint8)
+    noise = rng.integers(0, 256, (FRAMES, HEIGHT, width, 3), np.uint8)
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=25, options=options)
-        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, pixels
+        stream.width, stream.height, stream.pix_fmt = width, HEIGHT, pixels
         stream.codec_context.colorspace = space
         stream.codec_context.color_range = range_
         for number in range(FRAMES):
@@ -83,6 +84,53 @@ def test_both_give_the_same_frames_in_any_order(folder: Path, name: str) -> None
         assert len(reader) == FRAMES
         for index in [*order[:15], 0, 9, 10, FRAMES - 1]:
             np.testing.assert_array_equal(reader[int(index)], frames[index])
+
+
+# The matrix [a, b, c, d] of a file's header, and the quarter turns anticlockwise that it asks for.
+TURNS = {
+    (0, 1, -1, 0): 3,
+    (-1, 0, 0, -1): 2,
+    (0, -1, 1, 0): 1,
+    (1, 0, 0, -1): 0,  # mirrored
+    (0.8, 0.6, -0.6, 0.8): 0,  # 37 degrees
+}
+
+
+def turn(video: Path, target: Path, matrix: tuple[float, ...]) -> None:
+    """Writes an mp4 that says it is shown turned, as a phone does that is held upright."""
+    data = bytearray(video.read_bytes())
+    a, b, c, d = (round(value * 2**16) for value in matrix)
+    struct.pack_into(">9i", data, data.index(b"tkhd") + 44, a, b, 0, c, d, 0, 0, 0, 2**30)
+    target.write_bytes(data)
+
+
+@needs_x86
+@pytest.mark.parametrize("matrix", TURNS)
+def test_frames_are_turned_as_the_file_says(
+    folder: Path, tmp_path: Path, matrix: tuple[float, ...]
+) -> None:
+    """Keeps away: a portrait video that lies on its side on machines without decord."""
+    target = tmp_path / "turned.mp4"
+    turn(folder / "open.mp4", target, matrix)
+    lying = PyAV(str(folder / "open.mp4"))[11]
+    expected = np.rot90(lying, TURNS[matrix])
+    readers: list[Reader] = [PyAV(str(target))]
+    if video_readers.library() == "decord":
+        readers.append(Decord(str(target)))
+    for reader in readers:
+        np.testing.assert_array_equal(reader[11], expected)
+
+
+@needs_decord
+@needs_x86
+@pytest.mark.parametrize("width", [2, 16, 18, 48])
+def test_narrow_frames_have_three_channels(tmp_path: Path, width: int) -> None:
+    """Keeps away: the padding of decord's rows as further channels of the pixels."""
+    path = tmp_path / "closed.mkv"
+    write(path, width)
+    frame = Decord(str(path))[3]
+    assert frame.shape == (HEIGHT, width, 3)
+    np.testing.assert_array_equal(frame, PyAV(str(path))[3])
 
 
 def test_exact_keyframes(folder: Path) -> None:
