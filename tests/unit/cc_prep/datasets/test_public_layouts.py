@@ -162,6 +162,34 @@ def test_clevr_dc_as_others_rename_it(tmp_path: Path) -> None:
     assert (pair.before, pair.change_type) == ("images/000007.png", "move")
 
 
+def test_clevr_dc_numbered_in_another_way(tmp_path: Path) -> None:
+    """Keeps away: a sixth of all flags that are wrong because the order of actions is assumed."""
+    settings = clevr_dc(tmp_path)
+    write(tmp_path / "captions.json", {str(i): ["it moved"] for i in (0, 8_001, 40_000)})
+    write(tmp_path / "split.json", {"train": [0, 8_001, 40_000]})
+    assert datasets.reader(settings).faults(settings) == [
+        "1 of 1 pairs that count as unchanged have captions of a change, such as 40000 "
+        "(the sixth 8,000 indices are assumed): say what changed in a type_mapping.json"
+    ]
+
+
+def test_clevr_dc_types_with_gaps(tmp_path: Path) -> None:
+    """Keeps away: changed pairs that count as unchanged because a type mapping lacks them."""
+    settings = clevr_dc(tmp_path)
+    indices = (0, 8_001, 16_000, 32_000)
+    write(tmp_path / "type_mapping.json", {"move": indices[:3]})
+    write(tmp_path / "captions.json", {str(i): ["it moved"] for i in (*indices, 40_000)})
+    [fault] = datasets.reader(settings).faults(settings)
+    assert fault.startswith("2 of 2 pairs that count as unchanged have captions of a change, such")
+    write(tmp_path / "type_mapping.json", {"move": indices, "none": [40_000]})
+    [fault] = datasets.reader(settings).faults(settings)
+    assert fault.startswith("1 of 1 pairs"), "what the captions gainsay is no matter of gaps"
+    write(tmp_path / "type_mapping.json", {"move": indices[:3], "none": [40_000]})
+    assert datasets.reader(settings).faults(settings) == [
+        "type_mapping.json: no type for 1 of 5 indices, such as 32000, which count as unchanged"
+    ]
+
+
 @pytest.mark.parametrize("splits", [{"train": ["x"]}, {"train": 3}, {"train": [48_000]}])
 def test_clevr_dc_indices_of_others(tmp_path: Path, splits: object) -> None:
     settings = clevr_dc(tmp_path)
