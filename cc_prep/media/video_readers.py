@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import cv2
 import numpy as np
 
-from cc_prep.media import yuv
+from cc_prep.media import edit_lists, yuv
 
 # The first bytes of an MPEG program stream, in which both libraries land anywhere when they seek,
 # and of an AVI file, which does not say when its frames are shown.
@@ -71,7 +71,11 @@ def _trusted(path: str, keyframes: Iterable[int], frames: int) -> list[int]:
 
 
 class Decord:
-    """Reads with decord: from an exact keyframe on, frame after frame."""
+    """Reads with decord: from an exact keyframe on, frame after frame.
+
+    decord counts frames that an edit list leaves out, repeats the last one in their stead, and
+    seeks as if they were shown. Such a video is read from its start, and its frames are counted.
+    """
 
     def __init__(self, path: str) -> None:
         import decord
@@ -80,10 +84,13 @@ class Decord:
         self.reader = decord.VideoReader(path, num_threads=1)
         self.path = path
         self._keyframes: list[int] | None = None
+        self._count = len(self.reader)
+        if edit_lists.leaves_frames_out(path):
+            self._keyframes, self._count = [0], _count_shown(path)
         self._next = 0
 
     def __len__(self) -> int:
-        return len(self.reader)
+        return self._count
 
     def __getitem__(self, index: int) -> np.ndarray:
         if self._keyframes is None:
@@ -96,6 +103,15 @@ class Decord:
             frame = self.reader.next()
             self._next += 1
         return _without_padding(frame.asnumpy())
+
+
+def _count_shown(path: str) -> int:
+    """How many frames come out when all are decoded."""
+    video, count = cv2.VideoCapture(path, cv2.CAP_FFMPEG), 0
+    while video.grab():
+        count += 1
+    video.release()
+    return count
 
 
 def _without_padding(pixels: np.ndarray) -> np.ndarray:
@@ -114,7 +130,11 @@ class PyAV:
     def __init__(self, path: str) -> None:
         self.path = path
         self._open()
-        packets = [packet for packet in self.container.demux(self.stream) if packet.size]
+        packets = [
+            packet  # but those that an edit list leaves out
+            for packet in self.container.demux(self.stream)
+            if packet.size and not packet.is_discard
+        ]
         times = [packet.dts if packet.pts is None else packet.pts for packet in packets]
         self.times = sorted(times)
         self.numbers = {time: number for number, time in enumerate(self.times)}

@@ -394,12 +394,3 @@ def test_verify_compares_the_index_with_the_bytes(tmp_path: Path) -> None:
         training_shards.write_index(str(tmp_path), {"a": rows})
         faults = verification._index_faults(str(tmp_path), keys, metas)
         assert faults == (["index.parquet: k2 is not where its row says"] if fault else [])
-
-
-def test_a_damaged_sample_is_named_with_its_shard(tmp_path: Path) -> None:
-    """Keeps away: a key, without the one file of hundreds that it is in."""
-    path = str(tmp_path / "train-000007.tar")
-    with tar.write_shard(path) as (writer, _):
-        writer.add("k", {"json": b"{}"})
-    with pytest.raises(tar.DamagedShard, match=r"train-000007\.tar: k: KeyError: 'frames'"):
-        list(training_shards.read(path))

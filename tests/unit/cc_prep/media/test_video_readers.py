@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cc_prep.errors import RejectedPair
-from cc_prep.media import video, video_readers, yuv
+from cc_prep.media import edit_lists, video, video_readers, yuv
 from cc_prep.media.video_readers import Decord, PyAV, Reader
 
 FRAMES, WIDTH, HEIGHT = 26, 32, 16
@@ -119,6 +119,48 @@ def test_frames_are_turned_as_the_file_says(
         readers.append(Decord(str(target)))
     for reader in readers:
         np.testing.assert_array_equal(reader[11], expected)
+
+
+def trim(video: Path, target: Path, first: int, last: int) -> None:
+    """Writes an mp4 whose edit list leaves out so many first and last of its frames."""
+    data = bytearray(video.read_bytes())
+    at = data.index(b"elst") + 12
+    duration, start = struct.unpack_from(">Ii", data, at)
+    with av.open(str(video)) as container:
+        ticks = round(Fraction(1, 25) / container.streams.video[0].time_base)
+    struct.pack_into(
+        ">Ii", data, at, duration - 40 * (first + last), start + first * ticks
+    )  # in ms, in ticks
+    target.write_bytes(data)
+
+
+@needs_x86
+@pytest.mark.parametrize(("first", "last"), [(0, 0), (5, 0), (0, 5), (5, 5)])
+@pytest.mark.parametrize("name", ["open.mp4", "whole.mp4"])
+def test_frames_that_an_edit_list_leaves_out(
+    folder: Path, tmp_path: Path, name: str, first: int, last: int
+) -> None:
+    """Keeps away: the last frame of a trimmed video in place of those behind it."""
+    target = tmp_path / name
+    trim(folder / name, target, first, last)
+    assert edit_lists.leaves_frames_out(str(target)) == bool(first + last)
+    whole, count = PyAV(str(folder / name)), FRAMES - first - last
+    readers: list[Reader] = [PyAV(str(target))]
+    if video_readers.library() == "decord":
+        readers.append(Decord(str(target)))
+    for reader in readers:
+        assert len(reader) == count
+        for index in (count - 1, 3, 10, 0, count - 2):
+            np.testing.assert_array_equal(reader[index], whole[first + index])
+
+
+def test_files_without_an_edit_list(folder: Path, tmp_path: Path) -> None:
+    for name in VIDEOS:
+        assert not edit_lists.leaves_frames_out(str(folder / name))
+    data = (folder / "open.mp4").read_bytes()
+    for number in range(0, len(data), 97):
+        (tmp_path / "cut.mp4").write_bytes(data[:number])
+        assert not edit_lists.leaves_frames_out(str(tmp_path / "cut.mp4"))
 
 
 @needs_decord
