@@ -149,7 +149,8 @@ def clevr_dc(root: Path) -> Manifest:
     for i in indices:
         image(root / f"bef/{i}.png", i)
         image(root / f"aft/{i}.png", i + 1)
-    write(root / "captions.json", {str(i): [f"change {i} ", "another"] for i in indices})
+    captions = {str(i): [f"change {i} ", "another"] for i in indices}
+    write(root / "captions.json", {**captions, "40000": ["no change was made"]})
     write(root / "split.json", splits)
     return manifest.load("clevr_dc", root=str(root))
 

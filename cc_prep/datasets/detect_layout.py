@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import yaml
@@ -29,6 +30,7 @@ OF_DATA = (
     "captions", "levir", "masks", "video",
 )  # fmt: skip
 MOST_LISTED = 8
+_References = dict[str, list[tuple[str, str]]]  # before and after of each pair, by split
 
 
 @dataclass(frozen=True)
@@ -56,15 +58,27 @@ def recognise(name: str, root: str, like: str | None = None) -> Recognised:
         (layout for layout, present in parts.items() if all(present.values())),
         key=lambda layout: -len(parts[layout]),
     )
-    first_error: UserError | None = None
+    if complete[:1] == ["folders"] and any(n in table.NAMES for n in storage.list_files(root)):
+        # The folders hold the table's images, and it says more of them than their names.
+        table.only_table(root)
+        complete.remove("folders")
+    errors: dict[str, UserError] = {}
     for layout in complete:
         try:
             return _described(name, root, layout, like)
         except UserError as error:
-            first_error = first_error or error
-    if first_error is not None:
-        raise first_error
+            errors[layout] = error
+    if errors:
+        raise _of_all(root, errors)
     raise _unknown(root, parts)
+
+
+def _of_all(root: str, errors: dict[str, UserError]) -> UserError:
+    """What is wrong with a folder in the one layout that it may have, or in each of them."""
+    if len(errors) == 1:
+        return next(iter(errors.values()))
+    each = "; ".join(f"as {layout}: {error.what}" for layout, error in errors.items())
+    return UserError(f"{root}: {each}", "Mend what is wrong in the layout that it has")
 
 
 def _described(name: str, root: str, layout: str, like: str | None) -> Recognised:
@@ -76,21 +90,19 @@ def _described(name: str, root: str, layout: str, like: str | None) -> Recognise
     values = {"name": name, "layout": layout, "root": root}
     if layout == "table":
         values["table"] = f"{{file: {quoted(table.only_table(root))}}}"
-    draft = _with(template, {**values, "splits": f"[{', '.join(USUAL_SPLITS)}]"})
-    draft += "outside_root: true\n"  # to look at; what lies outside is a fault below
-    settings = manifest.build(draft, f"{name}.yaml")
-    images: dict[str, list[tuple[str, str]]] = {}
-    outside: list[str] = []
-    for split in USUAL_SPLITS:
-        try:
-            image_pairs = datasets.pairs(settings, split)
-        except annotation_files.MissingPart:
-            continue
-        references = [(pair.before, pair.after) for pair in image_pairs]
-        outside += datasets.outsiders(settings, image_pairs)
-        # Some layouts have one split under two names: `val` and `valid`.
-        if references and references not in images.values():
-            images[split] = references
+
+    def read(names: Sequence[str]) -> tuple[Manifest, _References, list[str]]:
+        draft = _with(template, {**values, "splits": f"[{', '.join(names)}]"})
+        draft += "outside_root: true\n"  # to look at; what lies outside is a fault below
+        settings = manifest.build(draft, f"{name}.yaml")
+        return settings, *_references(settings)
+
+    settings, images, outside = read(USUAL_SPLITS)
+    if not images and layout == "table":  # which names splits as it likes
+        names = dict.fromkeys(pair.split for pair in table.every_pair(settings))
+        _, images, outside = read(
+            sorted(names, key=lambda split: not split.lower().startswith("train"))
+        )
     if not images:
         raise UserError(f"{root}: {layout} without a pair in it", "Look into its annotations")
     text = _with(template, {**values, "splits": f"[{', '.join(images)}]"})
@@ -101,6 +113,23 @@ def _described(name: str, root: str, layout: str, like: str | None) -> Recognise
             f"images outside the root, such as {outside[0]!r}: they need outside_root: true"
         )
     return Recognised(text, final, {split: len(pairs) for split, pairs in images.items()}, faults)
+
+
+def _references(settings: Manifest) -> tuple[_References, list[str]]:
+    """The images of the pairs of each split that has some, and images outside the root."""
+    images: _References = {}
+    outside: list[str] = []
+    for split in settings.splits:
+        try:
+            image_pairs = datasets.pairs(settings, split)
+        except annotation_files.MissingPart:
+            continue
+        references = [(pair.before, pair.after) for pair in image_pairs]
+        outside += datasets.outsiders(settings, image_pairs)
+        # Some layouts have one split under two names: `val` and `valid`.
+        if references and references not in images.values():
+            images[split] = references
+    return images, outside
 
 
 def _joined(data: str, work: str) -> str:

@@ -18,8 +18,9 @@ class LoadedPair:
 
     record: what the data set says of it: id, captions, type of change and more. before, after:
     uint8 [H, W, 3] RGB. mask, mask_before, mask_after: class ids uint8 [H, W], 0 unchanged and
-    1 … K the classes of `record.mask_classes`: the union, what vanished (as in before),
-    what appeared (as in after). None if the data set has no masks. All arrays may be changed.
+    1 … K the classes of `record.mask_classes`: the union and what vanished, in the size of before,
+    and what appeared, in that of after. None if the data set has no masks. All arrays may be
+    changed.
     """
 
     record: ImagePair
@@ -73,6 +74,9 @@ class LoadedPairs(Sequence[LoadedPair]):
             for path in (record.before, record.after)
         )
         known_masks = masks.of_pair(self.root, record, *before.shape[:2])
+        if after.shape != before.shape:
+            of_after = masks.of_pair(self.root, record, *after.shape[:2])
+            known_masks = known_masks._replace(after=of_after.after)
         return LoadedPair(
             record, before, after, *(None if m is None else _writable(m) for m in known_masks)
         )

@@ -236,9 +236,8 @@ def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
 
 
 def read(path: str) -> Iterator[TrainingSample]:
-    """The samples of a shard, one in memory at a time. Raises DamagedShard."""
-    for key, members in tar.read_shard(path):
-        yield decode(key, members)
+    """The samples of a shard, one in memory at a time. Raises DamagedShard, which names it."""
+    return tar.decoded(path, decode)
 
 
 class IndexingWriter:

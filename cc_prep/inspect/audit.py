@@ -8,51 +8,18 @@ shared caption   two pairs with different changes share a caption word for word
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from cc_prep.datasets.exclusions import Exclusion
-from cc_prep.records import NO_CHANGE, Facts, ImagePair
+from cc_prep.datasets.no_change_sentences import says_nothing_changed
+from cc_prep.records import CHANGE_CLASS, NO_CHANGE, Facts, ImagePair
 
 CONTRADICTION, DUPLICATE, SHARED = REASONS = ("contradiction", "near duplicate", "shared caption")
 DISTANCE = 4  # bits of 64 in which the hashes of nearly the same image differ at most
 AT_ONCE = 2**22  # comparisons of hashes in one go: 64 MB, however many pairs there are
-_SCENE = (
-    r"(?:everything|all(?: objects)?"
-    r"|(?:the |both |these )*(?:two )?(?:scene|image|picture|photo|object)s?)"
-)
-# What may follow without saying more: where, between what, in whose eyes. A closed list, because
-# "the scene is the same as before and a house was built" says more.
-_REST = (
-    r"(?: (?:in|on|of|to|at) the(?: (?!(?:and|with|where|then)\b)\w+){1,2})?"
-    r"(?: (?:in|between|of|to|at|from|for|with|as|like|about|it|was|all|any|either|here|now|before"
-    r"|and|after|first|second|1st|2nd|last|left|right|top|bottom|other|previous|earlier|later"
-    r"|original|current|whole|entire|the|a|an|this|that|these|those|both|two|2|one|each|pair|set"
-    r"|i|we|you|can|could|see|find|notice|spot|tell"
-    r"|(?:scene|image|picture|photo|photograph|pic|frame|shot|screenshot|video|object|area|region"
-    r"|place|time|view|side|version)s?))*"
-)
-_UNCHANGED = re.compile(
-    r"(?:there (?:is|are|was|were|(?:seems?|appears?) to be) |(?:i|we) (?:can )?(?:see|find) )?"
-    r"(?:almost )?no (?:\w+ )?(?:change|difference)s?"
-    r"(?: (?:has|have|was|were|is|are|can be))?(?: been)?"
-    r"(?: (?:occurred|made|happened|found|seen|spotted|noted|visible|detected|observed))?"
-    rf"{_REST}"
-    r"|(?:there is )?(?:almost )?nothing (?:(?:has|was|is|(?:seems|appears) to have) )?(?:been )?"
-    rf"(?:changed|modified|altered|happened|moved|different){_REST}"
-    rf"|{_SCENE} (?:is|are|remains?|remained|stays?|stayed|seems?|looks?|appears?)"
-    rf"(?: to be)?(?: exactly| almost)? (?:the same|same|identical|unchanged|where it was){_REST}"
-)
-_EXCEPTION = re.compile(r"\b(?:but|except|however|although|apart|other than|while|only)\b")
-
-
-def says_nothing_changed(caption: str) -> bool:
-    """Whether a sentence says that nothing changed, and no more than that."""
-    words = " ".join(re.sub(r"[^\w ]", " ", caption.lower()).split())
-    return bool(_UNCHANGED.fullmatch(words)) and not _EXCEPTION.search(words)
 
 
 def contradictions(
@@ -61,7 +28,8 @@ def contradictions(
     """Pairs whose flag, captions and mask do not agree.
 
     mask_classes: the classes in the mask of each pair whose mask could be read, by key; none of
-        them where it is zero everywhere.
+        them where it is zero everywhere. A mask of named classes, such as buildings, shows changes
+        of these alone: where it is empty, something else may have changed.
     """
     for pair in pairs:
         unchanged = sum(map(says_nothing_changed, pair.captions))
@@ -72,11 +40,16 @@ def contradictions(
         elif pair.captions:
             what = "nothing changed" if unchanged else "something changed"
             sayings[f"the captions say that {what}"] = not unchanged
-        if pair.key in mask_classes:
+        if mask_classes.get(pair.key) or (pair.key in mask_classes and _shows_all(pair)):
             is_changed = bool(mask_classes[pair.key])
             sayings["the mask shows a change" if is_changed else "the mask is empty"] = is_changed
         if len({*sayings.values()}) > 1:
             yield _exclusion(pair, CONTRADICTION, "; ".join(sayings))
+
+
+def _shows_all(pair: ImagePair) -> bool:
+    """Whether the pair's mask shows every change, and not those of some classes alone."""
+    return tuple(pair.mask_classes) == CHANGE_CLASS or pair.land_cover
 
 
 def near_duplicates(

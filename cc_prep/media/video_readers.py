@@ -9,12 +9,12 @@ from __future__ import annotations
 import bisect
 import importlib.util
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
 
-from cc_prep.media import yuv
+from cc_prep.media import edit_lists, yuv
 
 # The first bytes of an MPEG program stream, in which both libraries land anywhere when they seek,
 # and of an AVI file, which does not say when its frames are shown.
@@ -71,7 +71,11 @@ def _trusted(path: str, keyframes: Iterable[int], frames: int) -> list[int]:
 
 
 class Decord:
-    """Reads with decord: from an exact keyframe on, frame after frame."""
+    """Reads with decord: from an exact keyframe on, frame after frame.
+
+    decord counts frames that an edit list leaves out, repeats the last one in their stead, and
+    seeks as if they were shown. Such a video is read from its start, and its frames are counted.
+    """
 
     def __init__(self, path: str) -> None:
         import decord
@@ -80,10 +84,13 @@ class Decord:
         self.reader = decord.VideoReader(path, num_threads=1)
         self.path = path
         self._keyframes: list[int] | None = None
+        self._count = len(self.reader)
+        if edit_lists.leaves_frames_out(path):
+            self._keyframes, self._count = [0], _count_shown(path)
         self._next = 0
 
     def __len__(self) -> int:
-        return len(self.reader)
+        return self._count
 
     def __getitem__(self, index: int) -> np.ndarray:
         if self._keyframes is None:
@@ -95,8 +102,26 @@ class Decord:
         while self._next <= index:
             frame = self.reader.next()
             self._next += 1
-        pixels: np.ndarray = frame.asnumpy()
+        return _without_padding(frame.asnumpy())
+
+
+def _count_shown(path: str) -> int:
+    """How many frames come out when all are decoded."""
+    video, count = cv2.VideoCapture(path, cv2.CAP_FFMPEG), 0
+    while video.grab():
+        count += 1
+    video.release()
+    return count
+
+
+def _without_padding(pixels: np.ndarray) -> np.ndarray:
+    """uint8 [H, W, 3] of what decord gives of narrow frames: rows that end in padding, which it
+    takes for further channels.
+    """
+    height, width, channels = pixels.shape
+    if channels == 3:
         return pixels
+    return pixels.reshape(height, -1)[:, : 3 * width].reshape(height, width, 3)
 
 
 class PyAV:
@@ -105,7 +130,11 @@ class PyAV:
     def __init__(self, path: str) -> None:
         self.path = path
         self._open()
-        packets = [packet for packet in self.container.demux(self.stream) if packet.size]
+        packets = [
+            packet  # but those that an edit list leaves out
+            for packet in self.container.demux(self.stream)
+            if packet.size and not packet.is_discard
+        ]
         times = [packet.dts if packet.pts is None else packet.pts for packet in packets]
         self.times = sorted(times)
         self.numbers = {time: number for number, time in enumerate(self.times)}
@@ -130,7 +159,7 @@ class PyAV:
                 number = self.numbers[frame.dts if frame.pts is None else frame.pts]
             self._next = number + 1
             if number == index:
-                return yuv.to_rgb(frame)
+                return _upright(frame)
             if number > index:
                 break
         raise EOFError(f"frame {index} is not in it")
@@ -151,3 +180,13 @@ class PyAV:
         self._next = keyframe
         # After a seek, frames that come before the keyframe may come first.
         self._by_time = keyframe > 0
+
+
+def _upright(frame: Any) -> np.ndarray:
+    """uint8 [H, W, 3] of an `av.VideoFrame`, turned as its file says it is shown, as decord does.
+
+    A file may say so of a camera that was held upright. Only quarter turns count.
+    """
+    pixels = yuv.to_rgb(frame)
+    turns, rest = divmod(frame.rotation, 90)  # degrees anticlockwise
+    return pixels if rest else np.ascontiguousarray(np.rot90(pixels, turns % 4))

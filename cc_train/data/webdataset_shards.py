@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,9 +11,8 @@ from webdataset import filters
 from webdataset.compat import FluidInterface
 
 from cc_prep.errors import UserError
-from cc_prep.formats import mask_members, training_shards
+from cc_prep.formats import mask_members, tar, training_shards
 from cc_prep.formats.tar import DamagedShard
-from cc_prep.formats.training_shards import TrainingSample
 from cc_train.data.sequence_index import expand
 
 MOST_WORKERS = 1024  # of a loader, whose epochs are counted
@@ -79,14 +78,16 @@ def _samples(sources: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for source in sources:
         path = source["url"]
         try:
-            for sample in training_shards.read(path):
-                yield {"__key__": sample.key, "__url__": path, **_decoded(sample)}
+            for sample in tar.decoded(path, _decoded):
+                yield {"__url__": path, **sample}
         except DamagedShard as error:
-            raise UserError(f"{path}: {error}", "Rebuild this shard") from None
+            raise UserError(str(error), "Rebuild this shard") from None
 
 
-def _decoded(sample: TrainingSample) -> dict[str, Any]:
+def _decoded(key: str, encoded: Mapping[str, bytes]) -> dict[str, Any]:
+    sample = training_shards.decode(key, encoded)
     members: dict[str, Any] = {
+        "__key__": key,
         "json": sample.meta,
         "tokens.npy": sample.tokens,
         "scores.npy": sample.scores,

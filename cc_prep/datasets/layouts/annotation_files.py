@@ -74,25 +74,31 @@ def is_image(name: str) -> bool:
     return name.lower().endswith(ENDINGS)
 
 
+def visible(names: Iterable[str]) -> list[str]:
+    """The names but those with a dot before them, as macOS puts `._a.png` beside `a.png`."""
+    return [name for name in names if not name.startswith(".")]
+
+
 def by_stem(files: Iterable[str]) -> dict[str, str]:
     """The images among some files of a folder by the name without its ending.
 
-    Of several images of one name it is one of a preferred format.
+    Of several images of one name it is one of a preferred format. Hidden files are none of them.
     """
     images: dict[str, str] = {}
-    for name in sorted(filter(is_image, files), key=_rank):
+    for name in sorted(filter(is_image, visible(files)), key=_rank):
         images.setdefault(_stem(name), name)
     return images
 
 
 def image_faults(root: str, folder: str) -> list[str]:
-    """Images of a folder that are left out: of no known ending, and second ones of a name.
+    """Images of a folder that are left out: of no known ending, second ones of a name, and those
+    in folders within it.
 
     Files that Windows leaves, and those about an image of their name, such as `a.xml` beside
     `a.png`, are none of them.
     """
-    files = storage.list_files(storage.join(root, folder))
-    files = [name for name in files if not name.startswith(".") and name.lower() not in LITTER]
+    files = visible(storage.list_files(storage.join(root, folder)))
+    files = [name for name in files if name.lower() not in LITTER]
     images = by_stem(files)
     problems = [
         f"{folder}/{name} has no ending of an image"
@@ -100,11 +106,18 @@ def image_faults(root: str, folder: str) -> list[str]:
         if not is_image(name)
         and not any(name[:i] in images for i, letter in enumerate(name) if letter == ".")
     ]
-    return problems + [
+    problems += [
         f"{folder}/{name} is left out: {images[_stem(name)]} has the same name"
         for name in sorted(filter(is_image, files), key=_rank)
         if images[_stem(name)] != name
     ]
+    return problems + inner_folders(root, folder)
+
+
+def inner_folders(root: str, folder: str) -> list[str]:
+    """A fault for each folder within a folder of files, since nothing in it is read."""
+    names = visible(storage.list_folders(storage.join(root, folder)))
+    return [f"{folder}/{name}/ is left out: put its files into {folder}/" for name in names]
 
 
 def _stem(name: str) -> str:

@@ -5,8 +5,9 @@
     split.json                {"train": [0, …], "val": […], "test": […]} (also `splits.json`)
     type_mapping.json         {"color": ["000000.png", …], …}, where there is one
 
-Every index is one pair. The indices come in six blocks of 8,000, an action each, in the order of
-the authors' README; in the sixth nothing changes.
+Every index is one pair. Without a type mapping we assume that the indices come in six blocks of
+8,000, an action each, in the order in which the authors' README lists the actions; in the sixth
+nothing changes. The README does not say how the pairs are numbered.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from cc_prep import storage
 from cc_prep.datasets.layouts import annotation_files
 from cc_prep.datasets.layouts.annotation_files import Images, MissingPart, first_folder
+from cc_prep.datasets.no_change_sentences import says_nothing_changed
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
@@ -73,7 +75,9 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
 
 
 def faults(manifest: Manifest) -> list[str]:
-    """Indices in two splits or without captions, and captions of no split."""
+    """Indices in two splits, without captions or without a type, captions of no split, and kinds
+    that the captions gainsay.
+    """
     splits, captions = _splits(manifest.root), _captions(manifest.root)
     problems: list[str] = []
     split_of: dict[int, str] = {}
@@ -89,7 +93,28 @@ def faults(manifest: Manifest) -> list[str]:
         problems.append(
             f"{len(unassigned)} captioned indices are in no split, such as {min(unassigned)}"
         )
-    return problems
+    return problems + _kind_faults(_types(manifest.root), sorted(split_of), captions)
+
+
+def _kind_faults(
+    types: dict[int, str], indices: list[int], captions: dict[int, tuple[str, ...]]
+) -> list[str]:
+    """What tells that pairs count as unchanged by mistake. captions: by index."""
+    untyped = [index for index in indices if types and index not in types]
+    if untyped and any(kind.lower() in STILL_TYPES for kind in types.values()):
+        return [
+            f"{TYPES[0]}: no type for {len(untyped):,} of {len(indices):,} indices, such as "
+            f"{untyped[0]}, which count as unchanged"
+        ]
+    still = [i for i in indices if captions.get(i) and _action(i, types) is None]
+    changed = [i for i in still if not any(map(says_nothing_changed, captions[i]))]
+    if 2 * len(changed) <= len(still):
+        return []
+    why = f"{TYPES[0]} does not name them" if types else f"the sixth {BLOCK:,} indices are assumed"
+    return [
+        f"{len(changed):,} of {len(still):,} pairs that count as unchanged have captions of a "
+        f"change, such as {changed[0]} ({why}): say what changed in a {TYPES[0]}"
+    ]
 
 
 def _action(index: int, types: dict[int, str]) -> str | None:

@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cc_prep import storage
-from cc_prep.datasets.layouts import annotation_files, masks, split_file
-from cc_prep.datasets.layouts.annotation_files import Images, by_stem, is_image
+from cc_prep.datasets.layouts import annotation_files, masks, split_file, table
+from cc_prep.datasets.layouts.annotation_files import LITTER, Images, by_stem, is_image, visible
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
@@ -88,11 +88,16 @@ def _prefixes(manifest: Manifest, any_name: bool = False) -> list[str]:
 
 def faults(manifest: Manifest) -> list[str]:
     """Images without their counterpart, captions and names in unchanged.txt without images, files
-    that are no images, and folders that are left out.
+    that are no images, and tables and folders that are left out.
 
     Raises UserError where there are no folders of images.
     """
-    root, problems = manifest.root, list[str]()
+    root = manifest.root
+    problems = [
+        f"{name} is not read, with its captions, kinds and splits: that takes layout: table"
+        for name in storage.list_files(root)
+        if name in table.NAMES
+    ]
     prefixes = _prefixes(manifest, any_name=manifest.split_file is not None)
     problems += [
         f"{name}/ has pairs too, which are left out: "
@@ -109,16 +114,24 @@ def faults(manifest: Manifest) -> list[str]:
             for side, other, own, others in zip(sides, sides[::-1], names, names[::-1], strict=True)
             for name in sorted(own - others)
         ]
-        captioned = {
-            n[:-4] for n in storage.list_files(storage.join(root, f"{prefix}captions"), ".txt")
-        }
-        strays = sorted(captioned - (names[0] | names[1]))
-        problems += [f"{prefix}captions/{name}.txt belongs to no pair" for name in strays]
+        problems += _caption_faults(root, f"{prefix}captions", names[0] | names[1])
         unknown = sorted(_unchanged(root, prefix) - (names[0] | names[1]))
         problems += [f"{prefix}{UNCHANGED}: {name} is the name of no pair" for name in unknown]
         for folder in (*sides, *masks.FOLDERS):
             problems += annotation_files.image_faults(root, f"{prefix}{folder}")
     return problems
+
+
+def _caption_faults(root: str, folder: str, names: set[str]) -> list[str]:
+    """Captions of no pair, and what is in their folder and not read."""
+    files = visible(storage.list_files(storage.join(root, folder)))
+    others = [n for n in files if not n.endswith(".txt") and n.lower() not in LITTER]
+    strays = sorted({n[:-4] for n in files if n.endswith(".txt")} - names)
+    return [
+        *(f"{folder}/{name}.txt belongs to no pair" for name in strays),
+        *(f"{folder}/{name} is left out: its name does not end in .txt" for name in others),
+        *annotation_files.inner_folders(root, folder),
+    ]
 
 
 def _of(manifest: Manifest, prefix: str, captioned: str | None = None) -> list[ImagePair]:

@@ -87,8 +87,11 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
 
 
 def faults(manifest: Manifest) -> list[str]:
-    """Splits that the manifest does not name, and pairs of images that occur twice."""
-    image_pairs = every_pair(manifest)
+    """Splits that the manifest does not name, pairs without a split beside pairs with one, and
+    pairs of images that occur twice.
+    """
+    listed = _listed(manifest)
+    image_pairs = _with_splits(manifest, listed)
     counts = Counter(pair.split for pair in image_pairs)
     problems = [
         f"split {split!r} of {counted(count, 'pair')} is not in the manifest "
@@ -96,6 +99,12 @@ def faults(manifest: Manifest) -> list[str]:
         for split, count in sorted(counts.items())
         if split not in manifest.splits
     ]
+    unnamed = [pair.id for pair in listed if not pair.split]
+    if 0 < len(unnamed) < len(listed) and manifest.split_file is None:
+        problems.append(
+            f"no split in the rows of {counted(len(unnamed), 'pair')}, such as {unnamed[0]!r}: "
+            f"taken as {manifest.splits[0]}"
+        )
     ends: dict[tuple[str, str], str] = {}
     for pair in image_pairs:
         first_id = ends.setdefault((pair.before, pair.after), pair.id)
@@ -106,6 +115,18 @@ def faults(manifest: Manifest) -> list[str]:
 
 def every_pair(manifest: Manifest) -> list[ImagePair]:
     """The pairs of all splits in the order of their first rows. Raises UserError."""
+    return _with_splits(manifest, _listed(manifest))
+
+
+def _with_splits(manifest: Manifest, listed: list[ImagePair]) -> list[ImagePair]:
+    """The pairs, those of which the table names no split in the manifest's first one."""
+    first = manifest.splits[0]
+    in_splits = [pair if pair.split else replace(pair, split=first) for pair in listed]
+    return split_file.with_splits(manifest, masks.with_empty(in_splits))
+
+
+def _listed(manifest: Manifest) -> list[ImagePair]:
+    """The pairs in the order of their first rows, with the splits that these name, or ""."""
     path = _path(manifest)
     by_id: dict[str, ImagePair] = {}
     values_of: dict[str, dict[str, str]] = {}
@@ -127,7 +148,7 @@ def every_pair(manifest: Manifest) -> list[ImagePair]:
             )
         captions = (*earlier.captions, *pair.captions)
         by_id[pair.id] = replace(pair, captions=captions)
-    return split_file.with_splits(manifest, masks.with_empty(list(by_id.values())))
+    return list(by_id.values())
 
 
 def _once(
@@ -188,7 +209,7 @@ def _pair(manifest: Manifest, path: str, number: int, row: dict[str, Any]) -> Im
         raise UserError(f"{path}: row {number}: kind {text('kind')!r}", "Use change or no_change")
     pair = ImagePair(
         dataset=manifest.name,
-        split=text("split") or manifest.splits[0],
+        split=text("split"),
         id=text("id") or f"{before} {after}",
         kind=kind,
         before=before,

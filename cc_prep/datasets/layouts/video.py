@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from cc_prep import storage
+from cc_prep.datasets.layouts.annotation_files import visible
 from cc_prep.errors import RejectedPair, UserError
 from cc_prep.manifest import Manifest
 from cc_prep.media import video
@@ -66,7 +67,7 @@ def _videos(root: str, split: str) -> list[str]:
     return [
         f"{folder}{name}"
         for folder in folders
-        for name in storage.list_files(storage.join(root, folder.rstrip("/")))
+        for name in visible(storage.list_files(storage.join(root, folder.rstrip("/"))))
         if name.lower().endswith(video.ENDINGS)
     ]
 

@@ -22,8 +22,12 @@ from cc_prep.steps import confidence
 STRIP_PX = 128
 GAP_PX = 4
 CURVE_PX = 64
-# Of the classes of a mask, whose ids are counted on through them: told apart in any order.
-CLASS_COLOURS = ((86, 180, 233), (240, 228, 66), (213, 94, 0), (0, 158, 115), (204, 121, 167))
+# Of the classes of a mask, whose ids are counted on through them: those of Okabe and Ito, and white
+# in place of black, which is what did not change.
+CLASS_COLOURS = (
+    (86, 180, 233), (240, 228, 66), (213, 94, 0), (0, 158, 115),
+    (204, 121, 167), (230, 159, 0), (0, 114, 178), (255, 255, 255),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -160,3 +160,48 @@ def test_a_damaged_layout_says_what_is_wrong(tmp_path: Path, name: str, file: st
     (tmp_path / file).write_text("{")
     with pytest.raises(UserError, match="not JSON"):
         detect_layout.recognise("mine", str(tmp_path))
+
+
+def test_a_table_says_more_than_the_folders_of_its_images(tmp_path: Path) -> None:
+    """Keeps away: the captions, kinds and splits of a table, lost for the names of its folders."""
+    for side in ("before", "after"):
+        image(tmp_path / side / "1.jpg")
+        image(tmp_path / side / "2.jpg")
+    table = tmp_path / "pairs.csv"
+    rows = ("before/1.jpg,after/1.jpg,gone,train", "before/2.jpg,after/2.jpg,gone,test")
+    table.write_text("\n".join(("before,after,caption,split", *rows)))
+    recognised = detect_layout.recognise("mine", str(tmp_path))
+    assert (recognised.settings.layout, recognised.pairs) == ("table", {"train": 1, "test": 1})
+    table.write_text("image1,image2\na.png,b.png\n")
+    with pytest.raises(UserError, match=r"pairs\.csv: no columns before and after"):
+        detect_layout.recognise("mine", str(tmp_path))
+
+
+def test_splits_of_a_table_may_have_any_names(tmp_path: Path) -> None:
+    """Keeps away: "without a pair in it" of a table whose splits are called in another way."""
+    MAKERS["own"](tmp_path)
+    path = tmp_path / "pairs.csv"
+    text = path.read_text().replace(",train", ",Training").replace(",val", ",Test")
+    path.write_text(text.replace(",test", ",Test"))
+    recognised = detect_layout.recognise("mine", str(tmp_path))
+    assert recognised.pairs == {"Training": 2, "Test": 2}
+    assert recognised.settings.splits == ("Training", "Test")
+    assert recognised.faults == []
+
+
+def test_a_folder_of_two_layouts_that_fits_neither(tmp_path: Path) -> None:
+    """Keeps away: a sound row of one layout as the fault of another."""
+    MAKERS["edit"](tmp_path)
+    (tmp_path / "train.json").write_text('[{"uid": "1", "img0": "a.jpg", "img1": "b.jpg"}]')
+    with pytest.raises(UserError, match=r"as image_editing: .* row 0 has no usable 'sents'"):
+        detect_layout.recognise("mine", str(tmp_path))
+
+
+def test_hidden_files_are_no_videos(tmp_path: Path) -> None:
+    """Keeps away: a damaged video for each that macOS put a file of its own beside."""
+    write_video(tmp_path / "a.mp4", 20)
+    (tmp_path / "._a.mp4").write_bytes(b"\0\5\x16\7")
+    recognised = detect_layout.recognise("v", str(tmp_path))
+    assert recognised.faults == []
+    pairs = datasets.pairs(recognised.settings, "train")
+    assert {pair.before.partition("#")[0] for pair in pairs} == {"a.mp4"}

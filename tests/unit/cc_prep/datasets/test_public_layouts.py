@@ -22,7 +22,6 @@ from cc_prep.records import EMPTY_MASK
 from tests.conftest import ROOT
 from tests.miniatures import (
     MAKERS,
-    clevr_dc,
     edit,
     folders,
     image,
@@ -137,37 +136,6 @@ def test_one_map_of_land_cover_is_no_mask(tmp_path: Path, side: str) -> None:
     assert changed.mask is changed.mask_before is changed.mask_after is None
     counts = inspect(settings, settings.splits).masks
     assert counts == {"empty": 2, "tree": 1, "building": 1, "no mask": 1}
-
-
-def test_clevr_dc(tmp_path: Path) -> None:
-    settings = clevr_dc(tmp_path)
-    pairs = datasets.pairs(settings, "train")
-    assert [(p.id, p.kind, p.change_type, p.image_id) for p in pairs] == [
-        ("000000", "change", "color", "000000.png"),
-        ("008001", "change", "material", "008001.png"),
-        ("040000", "no_change", None, "040000.png"),
-    ]
-    assert (pairs[1].before, pairs[1].after) == ("bef/8001.png", "aft/8001.png")
-    assert pairs[0].captions == ("change 0", "another")
-    assert inspect(settings, settings.splits).faults == []
-
-
-def test_clevr_dc_as_others_rename_it(tmp_path: Path) -> None:
-    image(tmp_path / "images/000007.png")
-    image(tmp_path / "sc_images/000007.png")
-    write(tmp_path / "change_captions.json", {"000007.png": ["it moved"]})
-    write(tmp_path / "splits.json", {"train": ["7"]})
-    write(tmp_path / "type_mapping.json", {"move": ["000007.png"], "distractor": ["000008.png"]})
-    [pair] = datasets.pairs(manifest.load("clevr_dc", root=str(tmp_path)), "train")
-    assert (pair.before, pair.change_type) == ("images/000007.png", "move")
-
-
-@pytest.mark.parametrize("splits", [{"train": ["x"]}, {"train": 3}, {"train": [48_000]}])
-def test_clevr_dc_indices_of_others(tmp_path: Path, splits: object) -> None:
-    settings = clevr_dc(tmp_path)
-    write(tmp_path / "split.json", splits)
-    with pytest.raises(UserError, match=r"not a list of numbers|beyond the 48,000"):
-        datasets.pairs(settings, "train")
 
 
 def test_folders(tmp_path: Path) -> None:

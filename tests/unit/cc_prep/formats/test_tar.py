@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cc_prep.formats import tar
+from cc_prep.formats import tar, training_shards
 from cc_prep.formats.tar import DamagedShard, Written, read_shard, write_shard
 
 KEYS = st.from_regex(r"[A-Za-z0-9_-]{1,60}", fullmatch=True)
@@ -168,3 +168,12 @@ def test_nothing_is_written_before_the_end(tmp_path: Path) -> None:
         writer.add("k", {"json": b""})
         assert (written.samples, written.bytes, written.sha256) == (0, 0, "")
     assert written.samples == 1
+
+
+def test_a_damaged_sample_is_named_with_its_shard(tmp_path: Path) -> None:
+    """Keeps away: a key, without the one file of hundreds that it is in."""
+    path = str(tmp_path / "train-000007.tar")
+    with tar.write_shard(path) as (writer, _):
+        writer.add("k", {"json": b"{}"})
+    with pytest.raises(tar.DamagedShard, match=r"train-000007\.tar: k: KeyError: 'frames'"):
+        list(training_shards.read(path))

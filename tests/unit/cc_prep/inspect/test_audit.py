@@ -245,3 +245,19 @@ def test_from_the_audit_to_a_smaller_data_set(tmp_path: Path, prepare: Command) 
     assert {*exclusions.read(str(again))} >= {*exclusions.read(str(file))}
     smaller = manifest.load("levir_mci", [f"exclude={file}"], root=str(tmp_path / "data"))
     assert [one.id for one in datasets.pairs(smaller, "train")] == ["train_000003"]
+
+
+def test_masks_of_some_classes_do_not_say_that_nothing_changed() -> None:
+    """Keeps away: a training set without the changes of which a data set has no masks."""
+    some = {"mask_classes": ("building",)}
+    trees = ("trees were planted",)
+    same = ("nothing changed",)
+    pairs = [
+        pair(0, captions=trees, **some),
+        pair(1, "no_change", captions=same, **some),
+        pair(2, captions=trees, mask_classes=("tree", "water"), land_cover=True),
+        pair(3, captions=trees),
+    ]
+    classes = {one.key: frozenset(range(one.id == "1")) for one in pairs}
+    classes[pairs[1].key] = frozenset({1})
+    assert {one.id for one in audit.contradictions(pairs, classes)} == {"1", "2", "3"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import struct
 from fractions import Fraction
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from cc_prep.errors import RejectedPair
-from cc_prep.media import video, video_readers, yuv
+from cc_prep.media import edit_lists, video, video_readers, yuv
 from cc_prep.media.video_readers import Decord, PyAV, Reader
 
 FRAMES, WIDTH, HEIGHT = 26, 32, 16
@@ -36,13 +37,13 @@ needs_x86 = pytest.mark.skipif(
 )
 
 
-def write(path: Path) -> None:
+def write(path: Path, width: int = WIDTH) -> None:
     codec, pixels, space, range_, options = VIDEOS[path.name]
     rng = np.random.default_rng(0)
-    noise = rng.integers(0, 256, (FRAMES, HEIGHT, WIDTH, 3), np.uint8)
+    noise = rng.integers(0, 256, (FRAMES, HEIGHT, width, 3), np.uint8)
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=25, options=options)
-        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, pixels
+        stream.width, stream.height, stream.pix_fmt = width, HEIGHT, pixels
         stream.codec_context.colorspace = space
         stream.codec_context.color_range = range_
         for number in range(FRAMES):
@@ -83,6 +84,95 @@ def test_both_give_the_same_frames_in_any_order(folder: Path, name: str) -> None
         assert len(reader) == FRAMES
         for index in [*order[:15], 0, 9, 10, FRAMES - 1]:
             np.testing.assert_array_equal(reader[int(index)], frames[index])
+
+
+# The matrix [a, b, c, d] of a file's header, and the quarter turns anticlockwise that it asks for.
+TURNS = {
+    (0, 1, -1, 0): 3,
+    (-1, 0, 0, -1): 2,
+    (0, -1, 1, 0): 1,
+    (1, 0, 0, -1): 0,  # mirrored
+    (0.8, 0.6, -0.6, 0.8): 0,  # 37 degrees
+}
+
+
+def turn(video: Path, target: Path, matrix: tuple[float, ...]) -> None:
+    """Writes an mp4 that says it is shown turned, as a phone does that is held upright."""
+    data = bytearray(video.read_bytes())
+    a, b, c, d = (round(value * 2**16) for value in matrix)
+    struct.pack_into(">9i", data, data.index(b"tkhd") + 44, a, b, 0, c, d, 0, 0, 0, 2**30)
+    target.write_bytes(data)
+
+
+@needs_x86
+@pytest.mark.parametrize("matrix", TURNS)
+def test_frames_are_turned_as_the_file_says(
+    folder: Path, tmp_path: Path, matrix: tuple[float, ...]
+) -> None:
+    """Keeps away: a portrait video that lies on its side on machines without decord."""
+    target = tmp_path / "turned.mp4"
+    turn(folder / "open.mp4", target, matrix)
+    lying = PyAV(str(folder / "open.mp4"))[11]
+    expected = np.rot90(lying, TURNS[matrix])
+    readers: list[Reader] = [PyAV(str(target))]
+    if video_readers.library() == "decord":
+        readers.append(Decord(str(target)))
+    for reader in readers:
+        np.testing.assert_array_equal(reader[11], expected)
+
+
+def trim(video: Path, target: Path, first: int, last: int) -> None:
+    """Writes an mp4 whose edit list leaves out so many first and last of its frames."""
+    data = bytearray(video.read_bytes())
+    at = data.index(b"elst") + 12
+    duration, start = struct.unpack_from(">Ii", data, at)
+    with av.open(str(video)) as container:
+        ticks = round(Fraction(1, 25) / container.streams.video[0].time_base)
+    struct.pack_into(
+        ">Ii", data, at, duration - 40 * (first + last), start + first * ticks
+    )  # in ms, in ticks
+    target.write_bytes(data)
+
+
+@needs_x86
+@pytest.mark.parametrize(("first", "last"), [(0, 0), (5, 0), (0, 5), (5, 5)])
+@pytest.mark.parametrize("name", ["open.mp4", "whole.mp4"])
+def test_frames_that_an_edit_list_leaves_out(
+    folder: Path, tmp_path: Path, name: str, first: int, last: int
+) -> None:
+    """Keeps away: the last frame of a trimmed video in place of those behind it."""
+    target = tmp_path / name
+    trim(folder / name, target, first, last)
+    assert edit_lists.leaves_frames_out(str(target)) == bool(first + last)
+    whole, count = PyAV(str(folder / name)), FRAMES - first - last
+    readers: list[Reader] = [PyAV(str(target))]
+    if video_readers.library() == "decord":
+        readers.append(Decord(str(target)))
+    for reader in readers:
+        assert len(reader) == count
+        for index in (count - 1, 3, 10, 0, count - 2):
+            np.testing.assert_array_equal(reader[index], whole[first + index])
+
+
+def test_files_without_an_edit_list(folder: Path, tmp_path: Path) -> None:
+    for name in VIDEOS:
+        assert not edit_lists.leaves_frames_out(str(folder / name))
+    data = (folder / "open.mp4").read_bytes()
+    for number in range(0, len(data), 97):
+        (tmp_path / "cut.mp4").write_bytes(data[:number])
+        assert not edit_lists.leaves_frames_out(str(tmp_path / "cut.mp4"))
+
+
+@needs_decord
+@needs_x86
+@pytest.mark.parametrize("width", [2, 16, 18, 48])
+def test_narrow_frames_have_three_channels(tmp_path: Path, width: int) -> None:
+    """Keeps away: the padding of decord's rows as further channels of the pixels."""
+    path = tmp_path / "closed.mkv"
+    write(path, width)
+    frame = Decord(str(path))[3]
+    assert frame.shape == (HEIGHT, width, 3)
+    np.testing.assert_array_equal(frame, PyAV(str(path))[3])
 
 
 def test_exact_keyframes(folder: Path) -> None:

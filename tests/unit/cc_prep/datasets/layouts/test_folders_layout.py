@@ -129,3 +129,34 @@ def test_pairs_without_a_change_are_listed(tmp_path: Path) -> None:
     touch(tmp_path, "masks/a.png")
     listed = datasets.pairs(settings(tmp_path), "train")
     assert [pair.mask for pair in listed] == ["masks/a.png", EMPTY_MASK, EMPTY_MASK]
+
+
+def test_hidden_files_are_no_images(tmp_path: Path) -> None:
+    """Keeps away: each pair twice, and captions that are "not UTF-8", of what macOS leaves."""
+    for folder, ending in (("before", "png"), ("after", "png"), ("captions", "txt")):
+        touch(tmp_path, f"{folder}/1.{ending}")
+        (tmp_path / folder / f"._1.{ending}").write_bytes(b"\0\5\x16\7\xff")
+    [pair] = datasets.pairs(settings(tmp_path), "train")
+    assert (pair.id, pair.before, pair.after) == ("1", "before/1.png", "after/1.png")
+    assert folders.faults(settings(tmp_path)) == []
+
+
+def test_what_is_not_looked_into_is_named(tmp_path: Path) -> None:
+    """Keeps away: a delivery in a folder of its own that is in no job, without a word."""
+    touch(tmp_path, "before/1.png", "after/1.png", "before/site2/1.png", "masks/site2/1.png")
+    touch(tmp_path, "captions/1.TXT", "captions/site2/1.txt", "before/.thumbnails/1.png")
+    touch(tmp_path, "captions/Thumbs.db")
+    assert folders.faults(settings(tmp_path)) == [
+        "captions/1.TXT is left out: its name does not end in .txt",
+        "captions/site2/ is left out: put its files into captions/",
+        "before/site2/ is left out: put its files into before/",
+        "masks/site2/ is left out: put its files into masks/",
+    ]
+
+
+def test_a_table_beside_the_folders_is_named(tmp_path: Path) -> None:
+    """Keeps away: captions, kinds and splits of a table that nobody opens."""
+    touch(tmp_path, "before/1.png", "after/1.png", "pairs.csv")
+    assert folders.faults(settings(tmp_path)) == [
+        "pairs.csv is not read, with its captions, kinds and splits: that takes layout: table"
+    ]

@@ -250,3 +250,16 @@ def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     (tmp_path / "pairs.jsonl").write_text('{"before": "a.png", "after": "b.png", "id": "\\ud800"}')
     with pytest.raises(UserError, match=r": '\\ud800' is not UTF-8\. Rename the file"):
         datasets.pairs(settings(tmp_path), "train")
+
+
+def test_a_row_without_a_split_among_rows_with_one(tmp_path: Path) -> None:
+    """Keeps away: a test pair in train, for one cell that was forgotten."""
+    rows = [{"before": f"{i}.png", "after": "b.png", "split": s} for i, s in enumerate(("val", ""))]
+    write_csv(tmp_path, rows)
+    dataset = settings(tmp_path)
+    assert [pair.split for pair in every(dataset)] == ["train", "val"]
+    assert datasets.reader(dataset).faults(dataset) == [
+        "no split in the rows of 1 pair, such as '1.png b.png': taken as train"
+    ]
+    write_csv(tmp_path, [{**row, "split": ""} for row in rows])
+    assert datasets.reader(dataset).faults(dataset) == []

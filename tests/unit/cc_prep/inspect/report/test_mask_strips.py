@@ -12,6 +12,7 @@ import pytest
 from cc_prep.formats import sequences, training_shards
 from cc_prep.inspect.report import strips
 from cc_prep.inspect.report.strips import Frame, Strip
+from cc_prep.media.masks import Masks
 from cc_prep.records import FrameSequence
 from tests.fakes import pair
 
@@ -74,3 +75,12 @@ def test_points_of_the_curve_stand_below_the_middle_of_their_frames() -> None:
     assert curve is not None
     assert curve.width == 3 * 128 + 2 * 4
     assert [x for x, _, _, _ in curve.points] == [curve.width / 2]
+
+
+def test_eight_classes_have_colours_of_their_own() -> None:
+    """Keeps away: a playground that looks like low vegetation, the sixth class like the first."""
+    stripes = np.arange(9, dtype=np.uint8).repeat(16)[None].repeat(32, 0)
+    [shown] = strips._masks(Masks(stripes), 8)
+    middles = pixels(shown)[16, 8::16]
+    distances = np.abs(middles[:, None] - middles).max(2) + 255 * np.eye(9, dtype=int)
+    assert distances.min() > 40
