@@ -9,11 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cc_train.baselines import run as command
+from cc_train.evaluation import evaluation
 from tests import grey_pairs, pair_samples, tiny_vlm
 from tests.chat_server import KEY, MODEL, ChatServer, Trouble, serving
 from tests.commands import Done, cc_train
@@ -68,6 +71,21 @@ def test_captions_are_scored_like_any_other(chat: ChatServer, shard: str, tmp_pa
     compared = cc_train("compare", out, tmp_path / "again", "--json")
     rows = json.loads(compared.stdout)["groups"]["total"]
     assert [row["system"] for row in rows] == ["seer", "again"]
+
+
+def test_no_scores_of_a_trial_stay_beside_the_captions_of_all(
+    chat: ChatServer, shard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a comparison that shows the scores of 2 pairs for the captions of 6."""
+    out = tmp_path / "out"
+    options = command.Options((shard,), str(out), MODEL, chat.address)
+    command.baseline(replace(options, limit=2))
+    assert (out / "scores.json").exists()
+    monkeypatch.setattr(evaluation, "evaluate", lambda *_, **__: sys.exit("no memory"))
+    with pytest.raises(SystemExit):
+        command.baseline(options)
+    assert len(read(out / "predictions.json")) == PAIRS
+    assert not (out / "scores.json").exists()
 
 
 def test_what_is_right_of_rendered_pairs_is_counted(tmp_path: Path) -> None:

@@ -113,6 +113,19 @@ def test_compare_refuses_different_signatures(tmp_path: Path) -> None:
     mixed = cc_train("compare", whole, half, "--mixed")
     assert mixed.returncode == 0
     assert "note: different signatures: half is not scored as whole is" in mixed.stdout
+    assert "note: gains are computed only between" in mixed.stdout
+
+
+def test_no_gain_between_scores_on_other_references(tmp_path: Path) -> None:
+    """Keeps away: an interval of a gain that the references of the same pairs make."""
+    others = [replace(item, references=(item.references[0],)) for item in ITEMS]
+    folders = [evaluated(tmp_path / "both", BAD), evaluated(tmp_path / "single", GOOD, others)]
+    rows = [scored_rows.read(folder) for folder in folders]
+    assert rows[0].items.keys() == rows[1].items.keys()
+    assert side_by_side.intervals(rows) == []
+    again = scored_rows.read(evaluated(tmp_path / "again", GOOD))
+    [gain] = side_by_side.intervals([*rows, again])
+    assert (gain.name, gain.other) == ("again", "both")
 
 
 def test_compare_with_published_rows_names_the_protocol(tmp_path: Path) -> None:
