@@ -67,8 +67,10 @@ def baseline(options: Options) -> None:
     """
     _check(options)
     entries, items = shard_items.captioned(options.shards)
-    wordings = {  # also of data sets that a trial does not come to: the full run has the same
-        dataset: prompts.of(dataset, options.prompt)
+    # Also of data sets that a trial does not come to: the full run has the same.
+    bare = {e.dataset for e, item in zip(entries, items, strict=True) if item.facts is None}
+    wordings = {
+        dataset: prompts.of(dataset, options.prompt, rendered=dataset not in bare)
         for dataset in sorted({entry.dataset for entry in entries}, key=str)
     }
     subset = signature.ALL

@@ -138,7 +138,14 @@ def evaluate(
     scores = metrics.score_groups(tokens, scored, measures)
     names = {item.id: item.name for item in items}
     return Evaluation(
-        signature.of(tokens[0], names, list(scores[TOTAL].corpus), subset, named),
+        signature.of(
+            tokens[0],
+            names,
+            list(scores[TOTAL].corpus),
+            subset,
+            named,
+            facts={item.id: item.facts for item in items if item.facts is not None},
+        ),
         scores,
         {name: len(ids) for name, ids in scored.items()},
         verdicts={

@@ -12,6 +12,7 @@ from cc_prep.errors import UserError
 from cc_train.evaluation import evaluation, fact_scores
 from cc_train.evaluation.comparing import bootstrap
 from cc_train.evaluation.comparing.scored_rows import MARKS, MEASURES, Row
+from cc_train.evaluation.signature import FACTS
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
     notes += [f"different signatures: {line}" for line in _different(rows)]
     if any(_differences(ours[0], row) for row in ours):
         notes.append("gains are computed only between evaluations whose signatures agree")
+    notes += _on_facts(ours)
     signatures = dict.fromkeys(row.signature.line for row in ours if row.signature is not None)
     notes += [f"signature: {line}" for line in signatures]
     several = [row for row in ours if row.members]
@@ -179,6 +181,15 @@ def notes(rows: Sequence[Row]) -> list[str]:
         used = {mark for row in rows for marks in row.marks.values() for mark in marks}
         notes += [f"{mark}: {meaning}" for mark, meaning in MARKS.items() if mark in used]
     return notes
+
+
+def _on_facts(rows: Sequence[Row]) -> list[str]:
+    """Names the rows that older code judged, beside such whose signature tells of their facts."""
+    judged = [row for row in rows if fact_scores.EXACT in row.groups.get(evaluation.TOTAL, {})]
+    older = [r.name for r in judged if not r.signature or FACTS not in r.signature.parts]
+    if not older or len(older) == len(judged):
+        return []
+    return [f"type and exact by older code, whose facts are not compared: {', '.join(older)}"]
 
 
 def _on_masks(rows: Sequence[Row]) -> list[str]:

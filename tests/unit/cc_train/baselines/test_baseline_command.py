@@ -102,6 +102,20 @@ def test_what_is_right_of_rendered_pairs_is_counted(tmp_path: Path) -> None:
     assert (exact["right"], exact["pairs"]) == (2, 3)
 
 
+def test_pairs_without_facts_are_not_asked_about_cubes(chat: ChatServer, tmp_path: Path) -> None:
+    """Keeps away: a question about rendered scenes for photographs that were built as `pairs`."""
+    folders = [grey_pairs.write(tmp_path / "photographs", 1, dataset="pairs")]
+    planted = pair_samples.scene(0)[0].meta
+    meta = {name: planted[name] for name in ("kind", "facts", "captions")}
+    folders.append(grey_pairs.write(tmp_path / "rendered", 1, dataset="pairs", **meta))
+    asked = []
+    for number, folder in enumerate(folders):
+        out = tmp_path / f"out{number}"
+        command.baseline(command.Options((folder,), str(out), MODEL, chat.address))
+        asked.append(read(out / "baseline.json")["wordings"]["pairs"]["prompt"])
+    assert ["cubes" in prompt for prompt in asked] == [False, True]
+
+
 def test_a_killed_run_asks_nothing_again(chat: ChatServer, shard: str, tmp_path: Path) -> None:
     """Keeps away: answers that are stored at the end, so that a kill costs all of them."""
     chat.hold = 3

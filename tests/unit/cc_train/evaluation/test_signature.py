@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cc_prep.errors import UserError
+from cc_prep.records import Facts, Looks
 from cc_train.evaluation import evaluation, signature
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.comparing import bootstrap, scored_rows, several_runs, side_by_side
@@ -67,6 +68,42 @@ def test_the_line_is_what_papers_cite() -> None:
         "pairs:4|refs:8-5c276688b229|subset:all|tok:ptb,lowercase,nopunct|BLEU:corpus,closest|"
         "ROUGE-L:beta=1.2|CIDEr:D,n=4,sigma=6,df=refs|protocol:none|scorer:1"
     )
+
+
+def test_facts_are_part_of_the_line() -> None:
+    """Keeps away: shares of right captions against the facts of two renderings, side by side.
+
+    Whoever changes how captions are judged counts up READING, and this line.
+    """
+    red, blue = (Looks(color, "cube", "metal", "small", (0.5, 0.5)) for color in ("red", "blue"))
+    facts = [Facts("move", red, red, (red, blue)), Facts("move", blue, blue, (red, blue))]
+    [one, two] = [signed_facts(dict.fromkeys(GOOD, each)) for each in facts]
+    assert one.parts["facts"] == "4-9e3d0f0143ca,reading=2"
+    assert one.differences(two) == ["facts"]
+    plain = signed()
+    assert "facts" not in plain.parts
+    assert one.differences(plain) == []
+    elsewhere = replace(red, place=(0.1, 0.1))  # a crop
+    assert signed_facts(dict.fromkeys(GOOD, replace(facts[0], before=elsewhere))).line == one.line
+
+
+def test_figures_of_older_code_are_named(tmp_path: Path) -> None:
+    """Keeps away: shares of captions that two versions read differently, without a word of it."""
+    red = Looks("red", "cube", "metal", "small", (0.5, 0.5))
+    items = [replace(item, facts=Facts("move", red, red)) for item in ITEMS]
+    rows = [scored_rows.read(evaluated(tmp_path / name, GOOD, items)) for name in ("new", "old")]
+    assert not [note for note in side_by_side.notes(rows) if "older code" in note]
+    parts = dict(signed_facts(dict.fromkeys(GOOD, Facts("move", red, red))).parts)
+    del parts["facts"]
+    rows[1] = replace(rows[1], signature=signature.Signature(parts))
+    assert [note for note in side_by_side.notes(rows) if "older code" in note] == [
+        "type and exact by older code, whose facts are not compared: old"
+    ]
+
+
+def signed_facts(facts: dict[str, Facts]) -> signature.Signature:
+    items = [replace(item, facts=facts[item.id]) for item in ITEMS]
+    return evaluation.evaluate(items, GOOD, metrics.PLAIN).signature
 
 
 def test_order_and_punctuation_change_nothing() -> None:
