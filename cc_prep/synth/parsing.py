@@ -60,7 +60,7 @@ FILLERS = frozenset((
 ))  # fmt: skip
 ARTICLES = frozenset(("a", "an", "the"))
 # Cue words of one type that plain English uses of others as well.
-AMBIGUOUS = frozenset(("place", "put", "original", "location", "replaced"))
+AMBIGUOUS = frozenset(("place", "placed", "put", "original", "location", "replaced", "away"))
 NEGATIONS = frozenset((
     "not", "never", "without", "no", "nothing", "none", "cannot",
     # What "hasn't" and the like are cut to.
@@ -71,10 +71,33 @@ NO_DENIAL = ("longer", "more", "else", "other")
 # Further ways in which captions of others name a landmark.
 OTHER_RELATIONS = (
     "right of", "left of", "next to", "near", "beside", "between", "close to", "closer to", "above",
-    "below", "under", "on top of", "toward", "towards", "away from",
+    "below", "under", "on top of", "toward", "towards", "away from", "side of", "adjacent to",
+    "opposite", "around", "alongside", "against", "far from", "further from", "farther from",
+    "closest to", "nearest", "by the",
 )  # fmt: skip
+# Words between a relation and a landmark's looks and noun.
+OF_LANDMARKS = ARTICLES | frozenset((
+    "other", "another", "that", "this", "these", "those", "two", "same", "color", "colored", "tall",
+))  # fmt: skip
 SPELLINGS = {"grey": "gray", "colour": "color"}
 _WORD = re.compile(r"[^\W_]+")
+
+
+def _any_of(words: Sequence[str], name: str = "") -> str:
+    return f"(?{f'P<{name}>' if name else ':'}{'|'.join(words)})"
+
+
+_NOUN = _any_of([word for word, (feature, _) in LOOK_WORDS.items() if feature == FEATURES[-1]])
+_ADJECTIVE = _any_of([word for word, (feature, _) in LOOK_WORDS.items() if feature != FEATURES[-1]])
+# The contexts in which some cue words, here in < >, name a type. "A new color" adds nothing, what
+# is "no longer red" is still there, and "a cube of red color" only looks so.
+CONTEXTS = {
+    "new": rf"\b(?:is|are|was|were) <new>|<new> (?:{_ADJECTIVE} )*(?:{_NOUN}|objects?)\b",
+    "longer": r"no <longer> (?:there|here|visible|present|"
+    r"(?:in|on) the (?:\w+ )?(?:scene|image|picture|table))\b",
+    "color": rf"^(?!.*\b{_ADJECTIVE} <)",
+    "material": rf"^(?!.*\b{_ADJECTIVE} <)",
+}
 
 
 @dataclass(frozen=True)
@@ -134,10 +157,6 @@ def parse(caption: str) -> Claims:
 Reading = tuple[str | None, dict[int, str]]  # the type, and the fact that each claiming word claims
 
 
-def _any_of(words: Sequence[str], name: str = "") -> str:
-    return f"(?{f'P<{name}>' if name else ':'}{'|'.join(words)})"
-
-
 def _expression(named: bool) -> str:
     """The pattern of an object's looks, each feature a group of its name where `named`."""
     patterns = [
@@ -167,10 +186,18 @@ def _cues() -> dict[str, str]:
     return {w: next(iter(of)) for w, of in types.items() if len(of) == 1 and w not in unclear}
 
 
+def _before_new() -> set[str]:
+    """The words before a new value; "of" says nothing without the two before it."""
+    templates = " ".join(template for _, template in TEMPLATES)
+    return set(re.findall(r"(\w+ \w+ of|\w+) \{new\}", templates))
+
+
 _PATTERNS = tuple((kind, _pattern(kind, template)) for kind, template in TEMPLATES)
 CUES = _cues()
-# What stands before a new colour or material: "to", "became", …
-_BEFORE_NEW = {"into", *re.findall(r"([a-z]+) \{new\}", " ".join(t for _, t in TEMPLATES))}
+# What stands before a new colour or material: "to", "became", "now made of", …
+_BEFORE_NEW = re.compile(
+    rf"\b{_any_of(['into', 'replaced by', 'replaced with', *_before_new()])}(?P<article> an?)?$"
+)
 _RELATIONS = tuple(
     sorted((tuple(r.split()) for r in (*RELATIONS, *OTHER_RELATIONS)), key=len, reverse=True)
 )
@@ -205,9 +232,17 @@ def _recognised(words: Sequence[str]) -> Reading:
             runs[-1].append(number)
         else:
             runs.append([number])
-    facts = {number: NEW for run in runs for number in _new_values(words, run)}
     # What the sentence is about comes first; a noun makes sure that it is an object at all.
-    rest = [[number for number in run if number not in facts] for run in runs]
+    first = next((run for run in runs if _has_noun(words, run)), [])
+    facts: dict[int, str] = {}
+    rest = []
+    for run in runs:
+        if _is_new_look(words, run, first):
+            facts.update(_of_new_look(words, run, first))
+            continue
+        new = [*_new_values(words, run, first)]
+        facts.update(dict.fromkeys(new, NEW))
+        rest += [[number for number in run if number not in new]]
     rest = [run for run in rest if run]
     objects = [run for run in rest if _has_noun(words, run)]
     # Further objects are claimed to have changed too: their looks contradict those of the first.
@@ -226,10 +261,12 @@ def _recognised(words: Sequence[str]) -> Reading:
 
 
 def _is_cue(words: Sequence[str], number: int) -> bool:
-    """Whether a word names a type of change; "new" does not in "a new color"."""
-    following = words[number + 1 : number + 2]
-    of_a_value = words[number] == "new" and following and following[0] in (*FEATURES, *AMBIGUOUS)
-    return words[number] in CUES and not of_a_value
+    """Whether a word names a type of change, by its CONTEXTS if it has any."""
+    word = words[number]
+    if word not in CONTEXTS:
+        return word in CUES
+    before, after = words[max(0, number - 3) : number], words[number + 1 : number + 6]
+    return re.search(CONTEXTS[word], " ".join((*before, f"<{word}>", *after))) is not None
 
 
 def _type(words: Sequence[str], types: set[str], facts: dict[int, str]) -> str | None:
@@ -259,19 +296,64 @@ def _negated(words: Sequence[str]) -> bool:
     )
 
 
-def _new_values(words: Sequence[str], run: Sequence[int]) -> Iterator[int]:
+def _new_values(words: Sequence[str], run: Sequence[int], first: Sequence[int]) -> Iterator[int]:
     """The numbers of the words in a run of look words that name a new colour or material.
 
     Such words follow "to", "became" and the like without a noun, or the object's noun, as in
-    "painted the cube red".
+    "painted the cube red". With an article ("by a blue one") they also follow the first object.
     """
-    start = run[0]
-    after = start > 0 and words[start - 1] in _BEFORE_NEW and not _has_noun(words, run)
+    before = _before(words, run)
+    after = before is not None and not _has_noun(words, run)
+    if before is not None and before["article"]:
+        after = after and bool(first) and first[0] < run[0]
     for number in run:
         feature = LOOK_WORDS[words[number]][0]
         if after and feature in NEW_FEATURES:
             yield number
         after = after or feature == FEATURES[-1]
+
+
+def _is_new_look(words: Sequence[str], run: Sequence[int], first: Sequence[int]) -> bool:
+    """Whether a run is the new look of the first object: the same noun, after "into a"."""
+    before = _before(words, run)
+    if before is None or not before["article"] or not first or first[0] >= run[0]:
+        return False
+    shape = FEATURES[-1]
+    return _looks(words, run).get(shape) == _looks(words, first)[shape]
+
+
+def _of_new_look(
+    words: Sequence[str], run: Sequence[int], first: Sequence[int]
+) -> Iterator[tuple[int, str]]:
+    """What "a blue cube" claims after "the red cube turned into".
+
+    A color or material is new if it differs from that of the first object, or is the only one that
+    was not said of it. The rest repeats the looks of the first object, or contradicts them.
+    """
+    stated = _looks(words, first)
+    looks = {number: LOOK_WORDS[words[number]] for number in run}
+    values = {number: look for number, look in looks.items() if look[0] in NEW_FEATURES}
+    new = [number for number, (name, value) in values.items() if stated.get(name, value) != value]
+    unsaid = [number for number, (name, _) in values.items() if name not in stated]
+    new = new or (unsaid if len(unsaid) == 1 else [])
+    yield from ((number, NEW) for number in new)
+    yield from ((n, name) for n, (name, _) in looks.items() if n not in new and name in stated)
+
+
+def _before(words: Sequence[str], run: Sequence[int]) -> re.Match[str] | None:
+    """The words before a run that make it a new value."""
+    return _BEFORE_NEW.search(" ".join(words[max(0, run[0] - 4) : run[0]]))
+
+
+def _looks(words: Sequence[str], run: Sequence[int]) -> dict[str, str]:
+    """The looks of an object by feature, up to its noun."""
+    looks: dict[str, str] = {}
+    for number in run:
+        feature, value = LOOK_WORDS[words[number]]
+        looks[feature] = value
+        if feature == FEATURES[-1]:
+            break
+    return looks
 
 
 def _has_noun(words: Sequence[str], run: Sequence[int]) -> bool:
@@ -299,11 +381,11 @@ def _landmark_words(words: Sequence[str]) -> Iterator[int]:
 
 
 def _end_of_landmark(words: Sequence[str], start: int) -> int:
-    """The number of the first word after an object's articles, looks and noun."""
+    """The number of the first word after an object's OF_LANDMARKS, looks and noun."""
     for number in range(start, len(words)):
         feature = LOOK_WORDS.get(words[number], ("",))[0]
         if feature == FEATURES[-1]:
             return number + 1
-        if not feature and words[number] not in ARTICLES:
+        if not feature and words[number] not in OF_LANDMARKS:
             return number
     return len(words)

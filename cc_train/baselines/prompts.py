@@ -46,6 +46,7 @@ class Prompts(Section):
     """The whole file."""
 
     default: Default
+    rendered: OfDataset
     datasets: dict[str, OfDataset]
 
 
@@ -56,14 +57,16 @@ def read() -> Prompts:
     return settings.build(Prompts, values, FILE.name, "cc_train/baselines/prompts.yaml")
 
 
-def of(dataset: str | None, prompt: str | None = None) -> Wording:
+def of(dataset: str | None, prompt: str | None = None, *, rendered: bool = False) -> Wording:
     """The wording for a data set, by its manifest's name.
 
-    prompt: the user's, in place of the file's. Raises UserError for an empty one.
+    prompt: the user's, in place of the file's. rendered: whether all pairs of the data set have
+    facts, so that a name that the file lacks means rendered scenes. Raises UserError for an empty
+    prompt.
     """
     known = read()
     wording = Wording(**known.default.model_dump())
-    own = known.datasets.get(dataset or "", OfDataset())
+    own = known.datasets.get(dataset or "", known.rendered if rendered else OfDataset())
     wording = replace(wording, **own.model_dump(exclude_none=True))
     if prompt is None:
         return wording

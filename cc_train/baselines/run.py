@@ -28,7 +28,6 @@ from cc_train.baselines.asking import Answered, Asking
 from cc_train.baselines.http_client import Endpoint
 from cc_train.baselines.pace import Pace
 from cc_train.evaluation import evaluation, protocols, shard_items, signature
-from cc_train.evaluation.captions import coco
 from cc_train.training.settings import pick_device
 
 FILE, ANSWERS = "baseline.json", "answers"
@@ -68,8 +67,10 @@ def baseline(options: Options) -> None:
     """
     _check(options)
     entries, items = shard_items.captioned(options.shards)
-    wordings = {  # also of data sets that a trial does not come to: the full run has the same
-        dataset: prompts.of(dataset, options.prompt)
+    # Also of data sets that a trial does not come to: the full run has the same.
+    bare = {e.dataset for e, item in zip(entries, items, strict=True) if item.facts is None}
+    wordings = {
+        dataset: prompts.of(dataset, options.prompt, rendered=dataset not in bare)
         for dataset in sorted({entry.dataset for entry in entries}, key=str)
     }
     subset = signature.ALL
@@ -87,7 +88,7 @@ def baseline(options: Options) -> None:
     tracked = track(answered, "asking", len(entries), console=console, transient=True)
     answers = _answers(tracked, out / FILE, record, console)
     captions = {key: answer.caption for key, answer in answers.items()}
-    coco.write(out, items, captions)  # there whatever the scores then fail at
+    evaluation.write_captions(out, items, captions)  # there whatever the scores then fail at
     _finish(out, record, list(answers.values()), console)
     scores = evaluation.evaluate(items, captions, protocol=options.protocol, subset=subset)
     evaluation.write(out, scores, items, captions)

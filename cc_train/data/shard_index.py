@@ -98,16 +98,16 @@ def metas(entries: Sequence[Entry]) -> list[dict[str, Any]]:
 def facts(entries: Sequence[Entry], unreadable: set[str] | None = None) -> list[Any]:
     """The facts (what truly changed) in the JSON of every sample; None for a sample without.
 
-    The index does not hold them, so every sample is read; but of a data set whose first sample has
-    no facts, and so was not rendered, only that one is read. unreadable: a set to which the keys of
-    samples that cannot be read are added; their facts are then None. Without it they raise
-    UserError.
+    The index does not hold them, so every sample is read; but of a folder's data set whose first
+    sample has no facts, and so was not rendered, only that one is read. unreadable: a set to which
+    the keys of samples that cannot be read are added; their facts are then None. Without it they
+    raise UserError.
     """
-    rendered: dict[str | None, bool] = {}
+    rendered: dict[tuple[str | None, str], bool] = {}
     listed = []
     for entry in entries:
         value = None
-        if rendered.get(entry.dataset, True):
+        if rendered.get(_build(entry), True):
             try:
                 value = entry.read().meta.get("facts")
             except (DamagedShard, FileNotFoundError) as error:
@@ -115,7 +115,7 @@ def facts(entries: Sequence[Entry], unreadable: set[str] | None = None) -> list[
                     raise UserError(f"{entry.shard}: {error}", ADVICE) from None
                 unreadable.add(entry.key)
             else:
-                rendered.setdefault(entry.dataset, value is not None)
+                rendered.setdefault(_build(entry), value is not None)
         listed.append(value)
     return listed
 
@@ -123,14 +123,20 @@ def facts(entries: Sequence[Entry], unreadable: set[str] | None = None) -> list[
 def require_facts(entries: Sequence[Entry]) -> None:
     """Refuses samples without facts (what truly changed), for a training that learns them.
 
-    Reads the first sample of each data set. Raises UserError where none of them has facts.
+    Reads the first sample of each data set in each folder. Raises UserError where none of them has
+    facts.
     """
-    first = {entry.dataset: entry for entry in reversed(entries)}
+    first = {_build(entry): entry for entry in reversed(entries)}
     if not any(value is not None for value in facts([*first.values()])):
         raise UserError(
             "facts: none of these data sets says what truly changed",
             "Give shards of scenes that `cc-prep synth` rendered, or add --set facts=null",
         )
+
+
+def _build(entry: Entry) -> tuple[str | None, str]:
+    """The data set and folder of a sample: several data sets may have the same name."""
+    return entry.dataset, entry.shard.rpartition("/")[0]
 
 
 def scene_of(key: str) -> str:

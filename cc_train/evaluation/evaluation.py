@@ -138,7 +138,14 @@ def evaluate(
     scores = metrics.score_groups(tokens, scored, measures)
     names = {item.id: item.name for item in items}
     return Evaluation(
-        signature.of(tokens[0], names, list(scores[TOTAL].corpus), subset, named),
+        signature.of(
+            tokens[0],
+            names,
+            list(scores[TOTAL].corpus),
+            subset,
+            named,
+            facts={item.id: item.facts for item in items if item.facts is not None},
+        ),
         scores,
         {name: len(ids) for name, ids in scored.items()},
         verdicts={
@@ -191,6 +198,14 @@ def make_folder(out: Path) -> None:
         raise UserError(f"{out}: {error.strerror}", "Give another --out") from None
 
 
+def write_captions(out: Path, items: Sequence[Item], predictions: Mapping[str, str]) -> None:
+    """Writes the captions of an evaluation into `out` before they are scored, so that they are not
+    lost if scoring fails. Scores of other captions that are there are removed first.
+    """
+    storage.remove(str(out / SCORES))
+    coco.write(out, items, predictions)
+
+
 def write(
     out: Path,
     result: Evaluation,
@@ -222,8 +237,7 @@ def write(
         for item in items
     ]
     make_folder(out)
-    storage.remove(str(out / SCORES))
-    coco.write(out, items, predictions)
+    write_captions(out, items, predictions)
     coco.write_references(out / coco.REFERENCES, [*items, *uncaptioned])
     storage.write_bytes(str(out / ITEMS), ("\n".join(lines) + "\n").encode())
     storage.write_bytes(str(out / TABLE), table(result).encode())

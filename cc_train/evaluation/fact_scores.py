@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cc_prep.records import FACT_TYPES
-from cc_prep.synth.parsing import NEW, TYPE, UNCHANGED
+from cc_prep.synth.parsing import NEW, SEVERAL, TYPE, UNCHANGED
 from cc_train.evaluation.captions.coco import CHANGE, STILL
 from cc_train.evaluation.facts import FACTS, Verdict
 
@@ -57,9 +57,10 @@ class FactScores:
     """What captions of pairs with facts are right about.
 
     changed, unchanged: of the changed and of the unchanged pairs, how many captions say so; a
-        caption whose type is not recognised says neither.
+        caption whose type is not recognised says neither, and one that claims several types says
+        that something changed.
     facts: by name of FACTS, over the changed pairs that have the fact. exact: over the changed
-        pairs, by type. confusion: captions by true type and claimed type, or UNRECOGNISED.
+        pairs, by type. confusion: captions by true type and claimed type, SEVERAL or UNRECOGNISED.
     """
 
     changed: Share
@@ -124,7 +125,7 @@ def count(verdicts: Iterable[Verdict]) -> FactScores:
         for kind in types
     }
     return FactScores(
-        _recall(changed, [one for one in FACT_TYPES if one != UNCHANGED]),
+        _recall(changed, [SEVERAL, *(one for one in FACT_TYPES if one != UNCHANGED)]),
         _recall(unchanged, [UNCHANGED]),
         facts,
         exact,
@@ -190,9 +191,9 @@ def table(scores: FactScores, pairs: int) -> str:
 
 
 def claimed_types(confusion: Mapping[str, Mapping[str, int]]) -> Sequence[str]:
-    """The columns of a confusion table: all true and all claimed types, UNRECOGNISED last."""
+    """The columns of a confusion table: the true and the claimed types, UNRECOGNISED last."""
     names = {*confusion, *(name for row in confusion.values() for name in row)}
-    return [name for name in (*FACT_TYPES, UNRECOGNISED) if name in names]
+    return [name for name in (*FACT_TYPES, SEVERAL, UNRECOGNISED) if name in names]
 
 
 def _total(shares: Iterable[Share]) -> Share:

@@ -23,7 +23,8 @@ Outcome = Literal["right", "wrong", "not said"]
 class Verdict:
     """How the claims of a caption compare with the facts of its pair.
 
-    type: the true type of change. claimed: the caption's; None where it is not recognised.
+    type: the true type of change. claimed: the caption's; None where it is not recognised, SEVERAL
+        where it claims more than one change.
     outcomes: by fact; for an unchanged pair the type alone.
     exact: nothing wrong is claimed, type and new value are right, and the looks that are said
         include all looks of at least one reference, or fit only one object of the image.
@@ -65,7 +66,7 @@ def judge(caption: str, facts: Facts, references: Sequence[str]) -> Verdict:
             or _single_out(stated, facts)
         )
     )
-    return Verdict(facts.type, claims.type, outcomes, exact)
+    return Verdict(facts.type, claims.value(TYPE), outcomes, exact)
 
 
 def _outcome(claimed: str | None, truth: str) -> Outcome:

@@ -9,11 +9,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from cc_prep import storage
 from cc_train.captioner import CaptionModel, text_only
 from cc_train.data.shard_index import Entry
 from cc_train.evaluation import evaluation, faithfulness, protocols
-from cc_train.evaluation.captions import coco
 from cc_train.evaluation.captions.coco import Item
 from cc_train.evaluation.evaluation import Evaluation
 from cc_train.evaluation.masks import written
@@ -50,8 +48,7 @@ def score(
     for note in masks.notes():
         console.print(note)
     if path is not None:
-        storage.remove(str(path / evaluation.SCORES))  # those of other captions
-        coco.write(path, items, captions)
+        evaluation.write_captions(path, items, captions)
         written.write(path, masks.pngs)
     scores = evaluation.evaluate(items, captions, protocol=protocol)
     swapped = _captions(captioner, entries, beams, True, console)

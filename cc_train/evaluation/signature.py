@@ -9,15 +9,18 @@ As with sacreBLEU's signature, two scores are comparable if their lines agree. K
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cc_prep import __version__
+from cc_prep.records import Facts, Looks
 from cc_train.evaluation.captions import metrics
 
 SCORER = 1  # counted up whenever the same captions may get other figures
+READING = 2  # counted up whenever the same captions may be judged otherwise against the same facts
 ALL, PREDICTED = "all", "predicted"
-PROTOCOL, NONE = "protocol", "none"
+PROTOCOL, NONE, FACTS = "protocol", "none", "facts"
 TOLD_OTHERWISE = ("subset", "version")  # by `refs`, which holds every pair, and by `scorer`
 # By measure: what it is, and in which variant.
 VARIANTS = {
@@ -78,12 +81,15 @@ def of(
     measures: Sequence[str],
     subset: str = ALL,
     protocol: str = NONE,
+    *,
+    facts: Mapping[str, Facts] | None = None,
 ) -> Signature:
     """The signature of scores.
 
     references: tokenised, by id, as `metrics.tokenised` gives them. names: the official id of each.
     measures: those that were computed. subset: `all` pairs with references, or only those that were
-    `predicted`. protocol: as `name@revision`.
+    `predicted`. protocol: as `name@revision`. facts: by id, of the pairs that have some; without
+    any the signature has no such key.
     """
     count = sum(map(len, references.values()))
     used = {"BLEU" if name in metrics.BLEU else name for name in measures}
@@ -94,6 +100,7 @@ def of(
             "subset": subset,
             "tok": "ptb,lowercase,nopunct",
             **{name: variant for name, variant in VARIANTS.items() if name in used},
+            **({FACTS: _of_facts(facts, names)} if facts else {}),
             PROTOCOL: protocol,
             "scorer": str(SCORER),
             "version": __version__,
@@ -105,3 +112,25 @@ def digest(references: Mapping[str, Sequence[str]], names: Mapping[str, str]) ->
     """SHA-256 of references and official ids; the order of pairs and captions does not matter."""
     lines = sorted("\t".join((names[id], *sorted(texts))) for id, texts in references.items())
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _of_facts(facts: Mapping[str, Facts], names: Mapping[str, str]) -> str:
+    """The number of facts, a digest of types and looks by official id, and READING."""
+    lines = sorted(
+        json.dumps(
+            [
+                names[id],
+                one.type,
+                *([] if looks is None else _words(looks) for looks in (one.before, one.after)),
+                [_words(looks) for looks in one.objects_before],
+                [_words(looks) for looks in one.objects_after],
+            ]
+        )
+        for id, one in facts.items()
+    )
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return f"{len(facts)}-{digest[:12]},reading={READING}"
+
+
+def _words(looks: Looks) -> list[str]:
+    return [looks.color, looks.shape, looks.material, looks.size]

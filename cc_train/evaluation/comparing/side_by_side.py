@@ -12,6 +12,7 @@ from cc_prep.errors import UserError
 from cc_train.evaluation import evaluation, fact_scores
 from cc_train.evaluation.comparing import bootstrap
 from cc_train.evaluation.comparing.scored_rows import MARKS, MEASURES, Row
+from cc_train.evaluation.signature import FACTS
 
 
 @dataclass(frozen=True)
@@ -97,16 +98,35 @@ def intervals(rows: Iterable[Row], seed: int = 0) -> list[Interval]:
 
     It resamples the pairs that both rows have, and the runs of a row that has several.
 
-    A pair's own CIDEr depends on the document frequencies of the whole evaluation, so only rows
-    over exactly the same pairs are compared. The same seed gives the same intervals.
+    A pair's own CIDEr depends on its references and on the document frequencies of the whole
+    evaluation, so only rows over exactly the same pairs are compared, and none whose signature
+    differs from the first one's. The same seed gives the same intervals.
     """
     listed = list(rows)
-    exact = [(row.name, [run.exact for run in row.runs]) for row in listed if row.exact]
-    cider = [(row.name, [run.items for run in row.runs]) for row in listed if row.items]
+    exact = [
+        (row.name, [run.exact for run in row.runs])
+        for row in _scored_alike([row for row in listed if row.exact])
+    ]
+    cider = [
+        (row.name, [run.items for run in row.runs])
+        for row in _scored_alike([row for row in listed if row.items])
+    ]
     return [
         *_intervals(exact, fact_scores.EXACT, np.random.default_rng(seed)),
         *_intervals(cider, "CIDEr", np.random.default_rng(seed)),
     ]
+
+
+def _scored_alike(rows: Sequence[Row]) -> list[Row]:
+    """The first row, and those whose signature, as far as it is known, agrees with its own."""
+    return [row for row in rows if not _differences(rows[0], row)]
+
+
+def _differences(first: Row, row: Row) -> list[str]:
+    """The keys of the signatures in which two rows differ; none where one has no signature."""
+    if first.signature is None or row.signature is None:
+        return []
+    return first.signature.differences(row.signature)
 
 
 def _intervals(
@@ -144,6 +164,9 @@ def notes(rows: Sequence[Row]) -> list[str]:
     if len({row.conventions for row in ours}) > 1:
         notes.append("scored by different conventions; see each scores.json")
     notes += [f"different signatures: {line}" for line in _different(rows)]
+    if any(_differences(ours[0], row) for row in ours):
+        notes.append("gains are computed only between evaluations whose signatures agree")
+    notes += _on_facts(ours)
     signatures = dict.fromkeys(row.signature.line for row in ours if row.signature is not None)
     notes += [f"signature: {line}" for line in signatures]
     several = [row for row in ours if row.members]
@@ -158,6 +181,15 @@ def notes(rows: Sequence[Row]) -> list[str]:
         used = {mark for row in rows for marks in row.marks.values() for mark in marks}
         notes += [f"{mark}: {meaning}" for mark, meaning in MARKS.items() if mark in used]
     return notes
+
+
+def _on_facts(rows: Sequence[Row]) -> list[str]:
+    """Names the rows that older code judged, beside such whose signature tells of their facts."""
+    judged = [row for row in rows if fact_scores.EXACT in row.groups.get(evaluation.TOTAL, {})]
+    older = [r.name for r in judged if not r.signature or FACTS not in r.signature.parts]
+    if not older or len(older) == len(judged):
+        return []
+    return [f"type and exact by older code, whose facts are not compared: {', '.join(older)}"]
 
 
 def _on_masks(rows: Sequence[Row]) -> list[str]:

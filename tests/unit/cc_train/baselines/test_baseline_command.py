@@ -9,11 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cc_train.baselines import run as command
+from cc_train.evaluation import evaluation
 from tests import grey_pairs, pair_samples, tiny_vlm
 from tests.chat_server import KEY, MODEL, ChatServer, Trouble, serving
 from tests.commands import Done, cc_train
@@ -70,6 +73,21 @@ def test_captions_are_scored_like_any_other(chat: ChatServer, shard: str, tmp_pa
     assert [row["system"] for row in rows] == ["seer", "again"]
 
 
+def test_no_scores_of_a_trial_stay_beside_the_captions_of_all(
+    chat: ChatServer, shard: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a comparison that shows the scores of 2 pairs for the captions of 6."""
+    out = tmp_path / "out"
+    options = command.Options((shard,), str(out), MODEL, chat.address)
+    command.baseline(replace(options, limit=2))
+    assert (out / "scores.json").exists()
+    monkeypatch.setattr(evaluation, "evaluate", lambda *_, **__: sys.exit("no memory"))
+    with pytest.raises(SystemExit):
+        command.baseline(options)
+    assert len(read(out / "predictions.json")) == PAIRS
+    assert not (out / "scores.json").exists()
+
+
 def test_what_is_right_of_rendered_pairs_is_counted(tmp_path: Path) -> None:
     """Keeps away: facts that the shards hold and a baseline's scores leave out."""
     planted = pair_samples.scene(0)[0].meta
@@ -82,6 +100,20 @@ def test_what_is_right_of_rendered_pairs_is_counted(tmp_path: Path) -> None:
     assert (facts["changed pairs"]["right"], facts["changed pairs"]["pairs"]) == (2, 3)
     [exact] = facts["exact by type"].values()
     assert (exact["right"], exact["pairs"]) == (2, 3)
+
+
+def test_pairs_without_facts_are_not_asked_about_cubes(chat: ChatServer, tmp_path: Path) -> None:
+    """Keeps away: a question about rendered scenes for photographs that were built as `pairs`."""
+    folders = [grey_pairs.write(tmp_path / "photographs", 1, dataset="pairs")]
+    planted = pair_samples.scene(0)[0].meta
+    meta = {name: planted[name] for name in ("kind", "facts", "captions")}
+    folders.append(grey_pairs.write(tmp_path / "rendered", 1, dataset="pairs", **meta))
+    asked = []
+    for number, folder in enumerate(folders):
+        out = tmp_path / f"out{number}"
+        command.baseline(command.Options((folder,), str(out), MODEL, chat.address))
+        asked.append(read(out / "baseline.json")["wordings"]["pairs"]["prompt"])
+    assert ["cubes" in prompt for prompt in asked] == [False, True]
 
 
 def test_a_killed_run_asks_nothing_again(chat: ChatServer, shard: str, tmp_path: Path) -> None:

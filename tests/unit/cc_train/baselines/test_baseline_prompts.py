@@ -9,7 +9,8 @@ from cc_prep.errors import UserError
 from cc_prep.synth import parsing
 from cc_train.baselines import prompts
 
-OWN = {"own", "video"}  # of the manifests, those whose captions nobody knows
+# Of the manifests, those whose captions nobody knows; `pairs` may be rendered or photographs.
+OWN = {"own", "video", "pairs"}
 
 
 def test_every_data_set_of_the_manifests_is_asked_in_its_own_words() -> None:
@@ -20,6 +21,13 @@ def test_every_data_set_of_the_manifests_is_asked_in_its_own_words() -> None:
     assert prompts.of("own") == default
     for dataset in prompts.read().datasets:
         assert prompts.of(dataset).prompt != default.prompt
+
+
+def test_photographs_are_not_asked_about_cubes() -> None:
+    """Keeps away: a question about rendered scenes, since photographs were built as `pairs`."""
+    assert prompts.of("pairs") == prompts.of(None)
+    assert prompts.of("pairs", rendered=True) == prompts.of("synth")
+    assert prompts.of("levir", rendered=True) == prompts.of("levir")
 
 
 def test_a_prompt_of_the_user_goes_before() -> None:

@@ -172,6 +172,15 @@ def test_what_breaks_the_convention(tmp_path: Path, names: list[str], message: s
         shard_index.read([str(tmp_path / "a.tar")])
 
 
+def test_facts_of_two_data_sets_of_one_name(tmp_path: Path) -> None:
+    """Keeps away: the facts of rendered pairs that photographs of the same name take with them."""
+    none = {"type": "none", "before": None, "after": None}
+    photographs = shard_index.read([str(write(tmp_path / "a", dataset="pairs", facts=None))])
+    rendered = shard_index.read([str(write(tmp_path / "b", dataset="pairs", facts=none))])
+    assert shard_index.facts([*photographs, *rendered]) == [None] * 3 + [none] * 3
+    shard_index.require_facts([*photographs, *rendered])
+
+
 @pytest.mark.parametrize(("key", "scene"), [("set-7-change", "set-7"), ("alone", "alone")])
 def test_a_scene_is_the_key_without_the_kind(key: str, scene: str) -> None:
     assert Entry(key, "a.tar", 0, 0).scene == scene

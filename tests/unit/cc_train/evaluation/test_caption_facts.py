@@ -114,7 +114,23 @@ def test_another_object_s_change_is_not_exact() -> None:
 def test_two_types_are_a_wrong_one() -> None:
     verdict = judge("the red cube moved and the red cube disappeared", MOVED, ())
     assert verdict.outcomes["type"] == "wrong"
-    assert verdict.claimed is None
+    assert verdict.claimed == "several"
+
+
+def test_two_types_say_that_something_changed() -> None:
+    """Keeps away: a caption of an unchanged pair that claims two changes, counted as not said."""
+    both = "the red cube moved and the red cube disappeared"
+    cases = ((both, STILL), (both, MOVED), ("hm", STILL), ("nothing changed", STILL))
+    scores = fact_scores.count(judge(caption, facts, ()) for caption, facts in cases)
+    assert scores.unchanged == Share(1, 3, unsaid=1)
+    assert scores.changed == Share(1, 1)
+    assert scores.facts["type"] == Share(0, 1)
+    assert scores.confusion == {
+        "none": {"several": 1, "not recognised": 1, "none": 1}, "move": {"several": 1}
+    }  # fmt: skip
+    columns = fact_scores.claimed_types(scores.confusion)
+    assert columns == ["none", "move", "several", "not recognised"]
+    assert "| none | 1 |  | 1 | 1 |" in fact_scores.table(scores, 4)
 
 
 def test_figures_over_no_pairs_are_left_out() -> None:

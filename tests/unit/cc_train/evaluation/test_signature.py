@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cc_prep.errors import UserError
+from cc_prep.records import Facts, Looks
 from cc_train.evaluation import evaluation, signature
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.comparing import bootstrap, scored_rows, several_runs, side_by_side
@@ -69,6 +70,42 @@ def test_the_line_is_what_papers_cite() -> None:
     )
 
 
+def test_facts_are_part_of_the_line() -> None:
+    """Keeps away: shares of right captions against the facts of two renderings, side by side.
+
+    Whoever changes how captions are judged counts up READING, and this line.
+    """
+    red, blue = (Looks(color, "cube", "metal", "small", (0.5, 0.5)) for color in ("red", "blue"))
+    facts = [Facts("move", red, red, (red, blue)), Facts("move", blue, blue, (red, blue))]
+    [one, two] = [signed_facts(dict.fromkeys(GOOD, each)) for each in facts]
+    assert one.parts["facts"] == "4-9e3d0f0143ca,reading=2"
+    assert one.differences(two) == ["facts"]
+    plain = signed()
+    assert "facts" not in plain.parts
+    assert one.differences(plain) == []
+    elsewhere = replace(red, place=(0.1, 0.1))  # a crop
+    assert signed_facts(dict.fromkeys(GOOD, replace(facts[0], before=elsewhere))).line == one.line
+
+
+def test_figures_of_older_code_are_named(tmp_path: Path) -> None:
+    """Keeps away: shares of captions that two versions read differently, without a word of it."""
+    red = Looks("red", "cube", "metal", "small", (0.5, 0.5))
+    items = [replace(item, facts=Facts("move", red, red)) for item in ITEMS]
+    rows = [scored_rows.read(evaluated(tmp_path / name, GOOD, items)) for name in ("new", "old")]
+    assert not [note for note in side_by_side.notes(rows) if "older code" in note]
+    parts = dict(signed_facts(dict.fromkeys(GOOD, Facts("move", red, red))).parts)
+    del parts["facts"]
+    rows[1] = replace(rows[1], signature=signature.Signature(parts))
+    assert [note for note in side_by_side.notes(rows) if "older code" in note] == [
+        "type and exact by older code, whose facts are not compared: old"
+    ]
+
+
+def signed_facts(facts: dict[str, Facts]) -> signature.Signature:
+    items = [replace(item, facts=facts[item.id]) for item in ITEMS]
+    return evaluation.evaluate(items, GOOD, metrics.PLAIN).signature
+
+
 def test_order_and_punctuation_change_nothing() -> None:
     """Keeps away: the same references, read from shards and from a file, that are called others."""
     same = [replace(i, references=tuple(f"{r}." for r in i.references[::-1])) for i in ITEMS[::-1]]
@@ -113,6 +150,19 @@ def test_compare_refuses_different_signatures(tmp_path: Path) -> None:
     mixed = cc_train("compare", whole, half, "--mixed")
     assert mixed.returncode == 0
     assert "note: different signatures: half is not scored as whole is" in mixed.stdout
+    assert "note: gains are computed only between" in mixed.stdout
+
+
+def test_no_gain_between_scores_on_other_references(tmp_path: Path) -> None:
+    """Keeps away: an interval of a gain that the references of the same pairs make."""
+    others = [replace(item, references=(item.references[0],)) for item in ITEMS]
+    folders = [evaluated(tmp_path / "both", BAD), evaluated(tmp_path / "single", GOOD, others)]
+    rows = [scored_rows.read(folder) for folder in folders]
+    assert rows[0].items.keys() == rows[1].items.keys()
+    assert side_by_side.intervals(rows) == []
+    again = scored_rows.read(evaluated(tmp_path / "again", GOOD))
+    [gain] = side_by_side.intervals([*rows, again])
+    assert (gain.name, gain.other) == ("again", "both")
 
 
 def test_compare_with_published_rows_names_the_protocol(tmp_path: Path) -> None:
