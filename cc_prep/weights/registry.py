@@ -80,10 +80,10 @@ SHIPPED = {
         about="a small VQGAN of rendered scenes and video frames (docs/weights.md)",
     ),
     "vqgan-mini-f8": Shipped(
-        sha256="926c95bc8f86994ec65ff98f6a41af67efee8e13987c6c4a121432dc4b68f9b7",
-        bytes=5_913_726,
+        sha256="751679316b052c68590ffad53ca4e59e6bafe41d755edd39188a591b0a9d7cfb",
+        bytes=5_913_886,
         licence="MIT",
-        about="the same with four times the tokens, which keeps more colors (docs/weights.md)",
+        about="the same with four times the tokens, which keeps colors and shapes (docs/weights.md)",
     ),
 }
 

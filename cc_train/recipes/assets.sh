@@ -48,6 +48,12 @@ $train vqgan --out "$at/runs/vqgan-f8-3" --config vqgan-mini-f8 --init "$at/runs
   --set weights.squared=12 --set loop.learning_rate=8e-4 ${STEPS:+--steps $STEPS} \
   --shards "$at/small-seq/sequences/*.tar" --shards "$at/large-seq/sequences/train-*.tar" \
   --shards "$at/video-seq/sequences/*.tar"
+# And on more pairs, with the perceptual distance of enlarged images: shapes come last.
+$train vqgan --out "$at/runs/vqgan-f8-4" --config vqgan-mini-f8 --init "$at/runs/vqgan-f8-3" \
+  --set weights.perceptual=4 --set weights.backbone=efficientnet-lite0-x2 --set weights.squared=12 \
+  --set weights.revive_every=0 --set loop.learning_rate=8e-4 --set loop.warmup_steps=30 \
+  --set loop.validate_every=1000 --set loop.checkpoint_every=500 --set loop.steps=3000 ${STEPS:+--steps $STEPS} \
+  --shards "$at/more-seq/sequences/*.tar"
 $train clip4idc --out "$at/runs/clip4idc" --config clip4idc-mini ${STEPS:+--steps $STEPS} \
   --shards "$at/small-seq/sequences/*.tar"
 # Trained on with what the renderer knows, each pair in both directions: captions alone teach it slowly.
@@ -62,7 +68,7 @@ $train clip4idc --out "$at/runs/clip4idc-3" --config clip4idc-mini --init "$at/r
 
 $train export "$at/runs/vqgan" "$at/weights/vqgan-mini" --license mit \
   --shards "$at/fresh-seq/sequences/*.tar"
-$train export "$at/runs/vqgan-f8-3" "$at/weights/vqgan-mini-f8" --license mit \
+$train export "$at/runs/vqgan-f8-4" "$at/weights/vqgan-mini-f8" --license mit \
   --shards "$at/fresh-seq/sequences/*.tar"
 $train export "$at/runs/clip4idc-3" "$at/weights/clip4idc-mini" --license mit \
   --shards "$at/truth-seq/sequences/*.tar"

@@ -28,7 +28,7 @@ $prep videos "$at/videos"
 $prep build pairs --root "$at/videos" --out "$at/videos-shards" \
   --set layout=video --set 'splits=[train]' --set video.gap=24 --set video.stride=24
 
-$train pair --config pairs --out "$at/run" --steps "${STEPS:-4500}" --set mirror=0.5 \
+$train pair --config pairs --out "$at/run" ${STEPS:+--steps $STEPS} --set mirror=0.5 \
   --shards "$at/scenes-shards/shards/train-*.tar" --shards "$at/scenes-shards/shards/test-*.tar" \
   --valid "$at/scenes-shards/shards/val-*.tar"
 for set in still large rich; do
