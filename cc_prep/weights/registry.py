@@ -83,7 +83,7 @@ SHIPPED = {
         sha256="751679316b052c68590ffad53ca4e59e6bafe41d755edd39188a591b0a9d7cfb",
         bytes=5_913_886,
         licence="MIT",
-        about="the same with four times the tokens, which keeps colors and shapes (docs/weights.md)",
+        about="four times the tokens: it keeps colors and shapes (docs/weights.md)",
     ),
 }
 
