@@ -8,7 +8,7 @@ also hold found changes and entities. It is evaluated on the test split, which n
 chooses on and whose captions give no entities. Otherwise scenes, shards, trainings and results are
 as in scorer_comparison.py.
 
-The stored results are of the former captioner-mini and its features. None of them counts for
+The stored results are of the first captioner-mini and its features. None of them counts for
 today's, so this trains all variants again.
 """
 
