@@ -181,7 +181,7 @@ captioner-mini: $(SETUP)  ## train a captioner of rendered pairs from nothing: M
 chain-mini: $(SETUP)  ## train a captioner that also masks the change, from captioner-mini: CHAIN_MINI/packed
 	BIN=$(BIN) CHAIN_MINI='$(CHAIN_MINI)' sh cc_train/recipes/chain-mini.sh
 
-# How the small default weights were made: an estimated six hours on two cores; see docs/weights.md.
+# How the small default weights were made: an estimated ten hours on two cores; see docs/weights.md.
 assets: $(SETUP)  ## train the small default weights from nothing: ASSETS/weights
 	BIN=$(BIN) ASSETS='$(ASSETS)' sh cc_train/recipes/assets.sh
 

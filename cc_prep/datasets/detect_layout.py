@@ -92,7 +92,7 @@ def _described(name: str, root: str, layout: str, like: str | None) -> Recognise
         values["table"] = f"{{file: {quoted(table.only_table(root))}}}"
 
     def read(names: Sequence[str]) -> tuple[Manifest, _References, list[str]]:
-        draft = _with(template, {**values, "splits": f"[{', '.join(names)}]"})
+        draft = _with(template, {**values, "splits": f"[{', '.join(map(quoted, names))}]"})
         draft += "outside_root: true\n"  # to look at; what lies outside is a fault below
         settings = manifest.build(draft, f"{name}.yaml")
         return settings, *_references(settings)
@@ -105,7 +105,7 @@ def _described(name: str, root: str, layout: str, like: str | None) -> Recognise
         )
     if not images:
         raise UserError(f"{root}: {layout} without a pair in it", "Look into its annotations")
-    text = _with(template, {**values, "splits": f"[{', '.join(images)}]"})
+    text = _with(template, {**values, "splits": f"[{', '.join(map(quoted, images))}]"})
     final = manifest.build(text, f"{name}.yaml")
     faults = datasets.reader(final).faults(final)
     if outside:

@@ -367,6 +367,9 @@ def _landmark_words(words: Sequence[str]) -> Iterator[int]:
         relation = next(
             (r for r in _RELATIONS if tuple(words[number : number + len(r)]) == r), None
         )
+        # What an object is replaced by is no landmark.
+        if relation == ("by", "the") and words[max(0, number - 1)] == "replaced":
+            relation = None
         if relation is None:
             number += 1
             continue

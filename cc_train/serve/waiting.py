@@ -22,10 +22,10 @@ Pair = tuple[str, str]
 class Waiting:
     """Pairs that are to be captioned, by number.
 
-    A pair has captions if the collection has its images, whatever it is called there: other folders
-    have files of the same names. Files that a collection keeps as they are given are compared byte
-    by byte. Others, which it converts, are compared by pixels, and only with pairs that are called
-    like them.
+    A pair has captions if the collection has its images, in either order, whatever it is called
+    there: other folders have files of the same names. Files that a collection keeps as they are
+    given are compared byte by byte. Others, which it converts, are compared by pixels, and only
+    with pairs that are called like them.
     """
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
@@ -44,9 +44,16 @@ class Waiting:
         waiting = []
         for number, pair in enumerate(self.pairs):
             verbatim = _is_kept(pair)
-            alike = by_size.get(_sizes(pair)) if verbatim else by_stem.get(_stem(pair))
-            stored = [_stored(collection, row) for row in alike or ()]
-            if not any(self._same(number, one, verbatim) for one in stored):
+            if verbatim:
+                sizes = _sizes(pair)
+                alike = [
+                    row for of in {sizes, sizes and sizes[::-1]} for row in by_size.get(of, ())
+                ]
+            else:
+                alike = by_stem.get(_stem(pair), [])
+            stored = [_stored(collection, row) for row in alike]
+            # The page can swap the images of a pair.
+            if not any(self._same(number, one, verbatim) for s in stored for one in (s, s[::-1])):
                 waiting.append(number)
         ids = names([self.pairs[number] for number in waiting], {row.id for row in rows})
         return [{"number": n, "id": id} for n, id in zip(waiting, ids, strict=True)]

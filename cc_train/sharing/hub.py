@@ -37,7 +37,7 @@ def is_id(path: str) -> bool:
 
 def name_of(path: str) -> str:
     """What pages call a captioner: the last part of its id, or of its path, also of "."."""
-    return Path(path).resolve().name if Path(path).is_dir() else Path(path).name
+    return Path(os.path.abspath(path)).name if Path(path).is_dir() else Path(path).name
 
 
 def check_id(repo_id: str) -> None:

@@ -118,14 +118,16 @@ def intervals(rows: Iterable[Row], seed: int = 0) -> list[Interval]:
 
 
 def _scored_alike(rows: Sequence[Row]) -> list[Row]:
-    """The first row, and those whose signature, as far as it is known, agrees with its own."""
+    """The first row, and those whose signature agrees with its own."""
     return [row for row in rows if not _differences(rows[0], row)]
 
 
 def _differences(first: Row, row: Row) -> list[str]:
-    """The keys of the signatures in which two rows differ; none where one has no signature."""
-    if first.signature is None or row.signature is None:
+    """The keys of the signatures in which two rows differ; all where one alone has a signature."""
+    if first.signature is None and row.signature is None:
         return []
+    if first.signature is None or row.signature is None:
+        return ["signature"]
     return first.signature.differences(row.signature)
 
 

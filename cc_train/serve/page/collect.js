@@ -42,7 +42,7 @@ function row(one) {
   }).catch(fail);
   const remove = make("button", { type: "button", textContent: "Remove" });
   remove.onclick = () => ask("/pairs/remove", { id: one.id }).then(() => {
-    if (edited === one.id) editing(null);
+    if (edited === one.id) fresh();
     return list();
   }).catch(fail);
   return make("tr", {},
@@ -107,10 +107,8 @@ $("#propose").onclick = () => {
 // than the one that is edited; one image is put into it.
 document.addEventListener("pair", (event) => {
   $("#saved").textContent = "";
-  if (event.detail.length === SIDES.length) {
-    if (split !== null) fresh(); // an edit ends
-    loaded = null;
-  }
+  loaded = null;
+  if (event.detail.length === SIDES.length && split !== null) fresh(); // an edit ends
   if (edited === null && ["", proposed].includes($("#id").value) && pair.before) {
     const stem = pair.before.name.replace(/\.[a-z0-9]{1,5}$/i, "").replace(/[ _-]before$/i, "");
     proposed = stem.replace(/[^A-Za-z0-9_.-]+/g, "_").replace(/^[_.-]+/, "").slice(0, 90);

@@ -177,15 +177,17 @@ def test_a_table_says_more_than_the_folders_of_its_images(tmp_path: Path) -> Non
         detect_layout.recognise("mine", str(tmp_path))
 
 
-def test_splits_of_a_table_may_have_any_names(tmp_path: Path) -> None:
-    """Keeps away: "without a pair in it" of a table whose splits are called in another way."""
+@pytest.mark.parametrize("names", [("Training", "Test"), ("1", "2")])
+def test_splits_of_a_table_may_have_any_names(tmp_path: Path, names: tuple[str, str]) -> None:
+    """Keeps away: "without a pair in it" of a table whose splits are called in another way, and
+    numbers in the manifest where names are meant."""
     MAKERS["own"](tmp_path)
     path = tmp_path / "pairs.csv"
-    text = path.read_text().replace(",train", ",Training").replace(",val", ",Test")
-    path.write_text(text.replace(",test", ",Test"))
+    text = path.read_text().replace(",train", f",{names[0]}").replace(",val", f",{names[1]}")
+    path.write_text(text.replace(",test", f",{names[1]}"))
     recognised = detect_layout.recognise("mine", str(tmp_path))
-    assert recognised.pairs == {"Training": 2, "Test": 2}
-    assert recognised.settings.splits == ("Training", "Test")
+    assert recognised.pairs == {names[0]: 2, names[1]: 2}
+    assert recognised.settings.splits == names
     assert recognised.faults == []
 
 
