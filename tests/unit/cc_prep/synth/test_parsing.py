@@ -200,6 +200,7 @@ def test_the_tables_are_whole() -> None:
         ("the small red cube became a large blue cube",
          "type=color size=several color=red shape=cube new=blue"),
         ("the red cube was replaced by a blue ball", "color=several shape=several"),
+        ("the red cube was replaced by the blue ball", "color=several shape=several"),
         ("the red cube moved to the blue cube", "type=move color=several shape=cube"),
         ("there is now a red cube", "color=red shape=cube"),
         ("the red cube was replaced by a blue one", "type=color color=red shape=cube new=blue"),

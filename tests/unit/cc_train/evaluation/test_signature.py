@@ -163,6 +163,9 @@ def test_no_gain_between_scores_on_other_references(tmp_path: Path) -> None:
     again = scored_rows.read(evaluated(tmp_path / "again", GOOD))
     [gain] = side_by_side.intervals([*rows, again])
     assert (gain.name, gain.other) == ("again", "both")
+    unsigned = replace(rows[0], name="older", signature=None)
+    assert side_by_side.intervals([unsigned, *rows]) == []
+    assert [gain.name for gain in side_by_side.intervals([rows[0], unsigned, again])] == ["again"]
 
 
 def test_compare_with_published_rows_names_the_protocol(tmp_path: Path) -> None:
