@@ -319,7 +319,11 @@ def check_real_splits(folder: Path) -> None:
     captions = {f"CLEVR_default_{i:06d}.png": ["said"] for i in range(40_000)}
     for kind in ("change", "no_change"):
         write(folder / f"clevr_change/{kind}_captions.json", captions)
-    write(folder / "clevr_dc/captions.json", {str(i): ["said"] for i in range(48_000)})
+    same = ["there is no change"]
+    write(
+        folder / "clevr_dc/captions.json",
+        {str(i): same if i >= 40_000 else ["said"] for i in range(48_000)},
+    )
     change = manifest.load("clevr", root=str(folder / "clevr_change"))
     pairs = {split: datasets.pairs(change, split) for split in change.splits}
     assert {s: len(p) for s, p in pairs.items()} == {"train": 67660, "val": 3976, "test": 7970}
