@@ -162,10 +162,14 @@ def run(
         **_environment(pool),
     )
     try:
-        for row in results.iter_rows():
-            if row["broken"]:
-                raise BrokenDevices(Device(**json.loads(row["broken"])))
-            yield Done.from_json(json.loads(row["done"]))
+        # Without prefetching, which holds a finished shard back until the next one is finished.
+        for block in results.iter_batches(
+            batch_size=None, prefetch_batches=0, batch_format="pyarrow"
+        ):
+            for row in block.to_pylist():
+                if row["broken"]:
+                    raise BrokenDevices(Device(**json.loads(row["broken"])))
+                yield Done.from_json(json.loads(row["done"]))
     except BrokenDevices as error:
         _clear_frames(error)
         raise

@@ -10,8 +10,11 @@ import pytest
 from cc_prep.errors import UserError
 from cc_prep.formats import rejects
 from cc_prep.formats.tar import read_shard
-from pipelines import job
+from pipelines import engine, job
 from pipelines.cluster.output import messages
+from pipelines.cluster.pool import Pool
+from pipelines.state.journal import State
+from pipelines.state.run import RunInfo
 from tests.commands import one_ray, without_ray
 from tests.fake_jobs import run, spec
 
@@ -59,6 +62,23 @@ def test_a_second_run_does_nothing_and_other_settings_are_refused(tmp_path: Path
     other.settings["a"] = 2
     with pytest.raises(UserError, match="a: 1 → 2"):
         run(other)
+
+
+def test_a_shard_is_reported_when_it_is_finished(tmp_path: Path) -> None:
+    """Keeps away: Ray's prefetching, which held a shard back until the next one was finished. A
+    job's progress went backwards at the end of each shard."""
+    slow = spec(tmp_path, seconds=0.4)
+    resources, run_info = Pool(1, 1, 0.0), RunInfo(slow.folder, "run", slow.format, "cpu")
+    state = State(slow.folder)
+    state.write_run(run_info.id)
+    engine.start()
+    try:
+        records = engine.run(slow.shards, slow.make_step, run_info, resources)
+        finished = [[next(records).shard, *sorted(state.done())] for _ in range(2)]
+    finally:
+        engine.stop()
+    names = [shard.name for shard in slow.shards]
+    assert finished == [[names[0], names[0]], [names[1], *names[:2]]]
 
 
 def test_rejects_are_retried_only_when_asked(tmp_path: Path) -> None:
