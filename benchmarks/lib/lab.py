@@ -90,6 +90,8 @@ class Lab(ABC, Generic[Variant]):
             for seed in range(seeds)
             for variant in self.without_result(variants, seed)
         ]
+        count = seeds * len({self.name(variant) for variant in variants})
+        print(f"{count - len(missing)} of {count} trainings have results in {self.results}")
         if not missing:
             return
         self.prepare([variant for variant, _ in missing])

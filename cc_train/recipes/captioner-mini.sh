@@ -1,7 +1,7 @@
 #!/bin/sh
 # Trains a small captioner of rendered pairs from nothing: `make captioner-mini`. Every
 # step can be stopped and resumed. SHARE=1 STEPS=6 tries the whole way with 1 % of the
-# scenes and 6 steps, in some minutes.
+# scenes and 6 steps, in some minutes. SEED=1 trains with another seed than 0.
 set -eu
 at=${MINI:-out/captioner-mini}
 prep=${BIN:-.venv/bin}/cc-prep
@@ -29,6 +29,7 @@ $prep build pairs --root "$at/videos" --out "$at/videos-shards" \
   --set layout=video --set 'splits=[train]' --set video.gap=24 --set video.stride=24
 
 $train pair --config pairs --out "$at/run" ${STEPS:+--steps $STEPS} --set mirror=0.5 \
+  --set "loop.seed=${SEED:-0}" \
   --shards "$at/scenes-shards/shards/train-*.tar" --shards "$at/scenes-shards/shards/test-*.tar" \
   --valid "$at/scenes-shards/shards/val-*.tar"
 for set in still large rich; do
