@@ -154,7 +154,8 @@ def _text(caption: Caption) -> str:
     """The sentence, and behind a tab its confidence where the captioner is calibrated."""
     if caption.confidence is None:
         return caption.text
-    return f"{caption.text}\t{100 * caption.confidence:.0f} %"
+    # 100 % would be certainty, which no calibration gives.
+    return f"{caption.text}\t{min(99, round(100 * caption.confidence))} %"
 
 
 def _row(caption: Caption) -> dict[str, Any]:

@@ -143,7 +143,9 @@ function result(value) {
   show($("#confidence"), value.confidence !== null);
   if (value.confidence !== null) {
     $("#confidence meter").value = value.confidence;
-    $("#confidence span").textContent = `right with a chance of ${Math.round(100 * value.confidence)} %`;
+    // 100 % would be certainty, which no calibration gives.
+    const percent = Math.min(99, Math.round(100 * value.confidence));
+    $("#confidence span").textContent = `right with a chance of ${percent} %`;
   }
   heat(value);
   show($("#masked"), value.mask !== null);

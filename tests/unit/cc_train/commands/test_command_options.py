@@ -9,7 +9,7 @@ import click
 import pytest
 
 from cc_prep.errors import UserError
-from cc_train import cli
+from cc_train import Caption, cli
 from cc_train.commands import caption, evaluate
 
 SHARDS: Any = ("test-000000.tar",)
@@ -63,3 +63,12 @@ def test_what_caption_refuses(options: dict[str, Any], message: str) -> None:
     """Keeps away: a captioner that is loaded before a mistake is named."""
     with pytest.raises(UserError, match=message):
         caption.caption(caption.Options(**options))
+
+
+@pytest.mark.parametrize(
+    ("confidence", "line"),
+    [(None, "a ball"), (0.004, "a ball\t0 %"), (0.986, "a ball\t99 %"), (0.999, "a ball\t99 %")],
+)
+def test_no_caption_is_certain(confidence: float | None, line: str) -> None:
+    """Keeps away: a caption that is right "with a chance of 100 %"."""
+    assert caption._text(Caption("a ball", confidence=confidence)) == line
