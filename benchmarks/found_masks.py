@@ -39,6 +39,7 @@ ROWS: dict[str, dict[str, object]] = {
     "delta 25": {"delta": 25.0},
     "delta 40": {"delta": 40.0},
     "top 1": {"top": 1},
+    "relative 0.3, delta 15, blur 0.5": {"relative": 0.3, "delta": 15.0, "blur": 0.5},
 }
 Triple = tuple[ImagePair, np.ndarray, np.ndarray, "np.ndarray | None"]
 

@@ -18,14 +18,18 @@ class OpticalFlow:
     """The flow from one grey image to another, float32 [H, W, 2] (x, y in px).
 
     preset: FAST or MEDIUM. threads: DIS divides its work by threads, and its result with it; None
-    leaves OpenCV's setting.
+    leaves OpenCV's setting. A flow depends on its two images alone.
     """
 
     def __init__(self, preset: int, threads: int | None = None) -> None:
         if threads is not None:
             cv2.setNumThreads(threads)
         self._dis = cv2.DISOpticalFlow.create(preset)
+        self._finest_scale, self._patch_size = self._dis.getFinestScale(), self._dis.getPatchSize()
 
     def __call__(self, start: np.ndarray, end: np.ndarray) -> np.ndarray:
         """start, end: uint8 [H, W]."""
+        # On small images (MEDIUM: at most 45 px) `calc` changes these two for all later images.
+        self._dis.setFinestScale(self._finest_scale)
+        self._dis.setPatchSize(self._patch_size)
         return self._dis.calc(start, end, None)

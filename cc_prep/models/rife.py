@@ -6,8 +6,9 @@ name. Source: Huang et al., "Real-Time Intermediate Flow Estimation for Video Fr
 Interpolation", ECCV 2022, and the public release 4.0.
 
 Two things differ from the release on purpose. The large-motion rule is decided for each sample
-from its own pixels (the release takes the maximum over the batch and its padding, and doubles its
-scales in place, so that one pair changes the next). And sizes are padded here, not by the caller.
+from its own pixels. The release takes the maximum over the batch and its padding, and doubles its
+list of scales in place, so that a pair changes the next one where a caller hands in the same list.
+And sizes are padded here, not by the caller.
 """
 
 from __future__ import annotations

@@ -106,8 +106,9 @@ class DenseFlow:
 class MidpointInterpolator:
     """Recursion with a network that makes the middle frame, on a device and in a precision.
 
-    On a CPU every pair goes through alone, since sums round differently with other batch sizes. So
-    a pair's frames depend on that pair alone.
+    A pair that is passed alone has frames that depend on it alone. Pairs that are passed together
+    may get others, by rounding: sums round differently with other batch sizes. Jobs on a CPU
+    therefore pass one pair at a time, unless `interpolate.pairs_per_batch` is more than 1.
     """
 
     midpoints_a_pair = 1  # that go through the network together

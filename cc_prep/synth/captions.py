@@ -2,6 +2,7 @@
 
 Every sentence about a change names its object by an expression that fits no other object of the
 scene it speaks of: by its looks if they suffice, else by its position relative to a landmark.
+Positions are compared on the floor and not in the image, which seldom makes a difference.
 """
 
 from __future__ import annotations
@@ -89,8 +90,10 @@ PLAIN = {
     "move": "the {it} moved",
 }
 PLAIN_NO_CHANGE = "nothing changed"
-# Towards the right and the far side of the image, on the floor; the camera's jitter is far too
-# small to turn them round.
+# Towards the right and the far side, on the floor, as the middle camera sees it. An image has its
+# own camera beside that one, and perspective: it may show the other way round two objects that are
+# little apart in one of these directions and far apart in the other. Of 5,940 scenes, 203 needed a
+# relation, and in 5 of them it was untrue of the image for some landmark.
 _FORWARD = -np.array(CAMERA[:2]) / np.hypot(*CAMERA[:2])
 _RIGHT = np.array((_FORWARD[1], -_FORWARD[0]))
 RELATIONS: dict[str, np.ndarray] = {

@@ -12,7 +12,7 @@ import cv2
 import mitsuba as mi
 import numpy as np
 
-from cc_prep.synth.scenes import FIELD_OF_VIEW, TARGET, Look, Moment
+from cc_prep.synth.scenes import FIELD_OF_VIEW, TARGET, Look, Moment, light_paths
 
 mi.set_variant("scalar_rgb")
 T = mi.ScalarTransform4f
@@ -22,7 +22,7 @@ FIREFLY = 1.6
 
 
 def image(moment: Moment, size: int, samples: int, seed: int) -> np.ndarray:
-    """The moment as uint8 [size, size, 3] sRGB, `samples` light paths a pixel."""
+    """The moment as uint8 [size, size, 3] sRGB, with `light_paths(samples)` in each pixel."""
     rendered = mi.render(_scene(moment, size, samples), seed=seed)
     linear = _without_fireflies(np.array(rendered, dtype=np.float32))
     encoded = np.where(
@@ -32,7 +32,11 @@ def image(moment: Moment, size: int, samples: int, seed: int) -> np.ndarray:
 
 
 def object_map(moment: Moment, size: int) -> np.ndarray:
-    """Which object each pixel's centre sees: its number, or -1 for the ground; int [size, size]."""
+    """Which object is seen at a point of each pixel: its number, -1 for ground; int [size, size].
+
+    The point is a random one of its pixel, the same on every run, since the sampler moves also a
+    single sample. So edges are ragged by up to half a pixel on each axis.
+    """
     scene = _scene(moment, size, 1)
     integrator = mi.load_dict({"type": "aov", "aovs": "i:shape_index"})
     shape_indices = np.array(mi.render(scene, integrator=integrator, spp=1))[..., -1]
@@ -51,7 +55,7 @@ def _scene(moment: Moment, size: int, samples: int) -> Any:
             "fov": FIELD_OF_VIEW,
             "to_world": T().look_at(origin=list(moment.camera), target=list(TARGET), up=[0, 0, 1]),
             "film": {**film, "rfilter": {"type": "box"}},
-            "sampler": {"type": "multijitter", "sample_count": samples},
+            "sampler": {"type": "multijitter", "sample_count": light_paths(samples)},
         },
         "floor": {
             "type": "rectangle",

@@ -44,7 +44,7 @@ EXCLUDED = ("contradiction", "near duplicate")  # why pairs are listed unless --
     type=click.IntRange(1, 4096),
     default=16,
     show_default=True,
-    help="Light paths per pixel; more give less noise.",
+    help="Light paths per pixel; more give less noise. Some numbers are rounded up, with a note.",
 )
 @click.option("--truth", is_flag=True, help="Also render the true frames in between, 7 per pair.")
 @click.option(
@@ -52,7 +52,8 @@ EXCLUDED = ("contradiction", "near duplicate")  # why pairs are listed unless --
     type=click.FloatRange(0, 1),
     default=1.0,
     show_default=True,
-    help="How far camera and lights move: 0 not at all, 1 as far as in CLEVR-Change.",
+    help="How far camera and lights move between the images of a pair: 0 not at all; 1 by up to "
+    "1.2 and 1.3 on each axis, where the camera is some 11 away and a large ball 1.5 wide.",
 )
 @click.option(
     "--wording",
@@ -79,6 +80,7 @@ def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> No
 
     from cc_prep.console import on_stderr
     from cc_prep.synth import dataset
+    from cc_prep.synth.scenes import light_paths
 
     console = on_stderr()
     rendered: Iterable[int] = dataset.make(out_dir, scenes, dataset.Settings(**settings), workers)
@@ -89,6 +91,8 @@ def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> No
             f"{counted(moved, 'scene')}. Do not test there what was trained on it before",
             err=True,
         )
+    if (paths := light_paths(settings["samples"])) != settings["samples"]:
+        click.echo(f"--samples {settings['samples']}: rounded up to {paths}", err=True)
     # Without a terminal rich would print one line at the end and nothing before it.
     if console.is_terminal:
         rendered = track(rendered, "rendering", scenes, console=console, transient=True)

@@ -12,6 +12,7 @@ import torch
 
 from cc_prep import weights
 from cc_prep.manifest import Interpolate
+from cc_prep.models.rife import SCALES
 from cc_prep.steps.interpolation import RifeInterpolator
 from tests.conftest import golden
 
@@ -51,3 +52,22 @@ def test_same_frames_as_the_package(folder: Path, clip: str, rife_weights: dict)
     assert frames.shape == sequence.shape
     off = np.abs(frames.astype(int) - sequence.astype(int))
     assert np.mean(off <= 1) >= 0.999
+
+
+@torch.inference_mode()
+def test_a_vector_moves_far(rife_weights: dict) -> None:
+    """Keeps away: a rule for large motion that no vector reaches, so that any arithmetic passes."""
+    network = RifeInterpolator(rife_weights, Interpolate(pad_multiple=128)).network
+    far = []
+    for folder, clip in CASES:
+        with np.load(folder / "io.npz") as arrays:
+            before, after = (
+                torch.from_numpy(arrays[f"{clip}_{end}"])[None].float() / 255
+                for end in ("before", "after")
+            )
+        height, width = before.shape[-2:]
+        before, after = (network._pad(x, 128) for x in (before, after))
+        if network._coarse(before, after, SCALES[:2], (height, width))[2]:
+            assert (height % 128, width % 128) == (0, 0), "the release looks at its padding too"
+            far.append(clip)
+    assert far

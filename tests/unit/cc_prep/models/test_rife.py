@@ -71,16 +71,35 @@ def test_large_motion_at_any_padding(
     assert torch.isfinite(network(before, after)).all()
 
 
-def test_pair_does_not_depend_on_its_neighbours(rife_weights: dict) -> None:
-    """Keeps away: other bytes with another shard, another batch, a retried reject."""
-    rng = np.random.default_rng(0)
-    before, after = rng.integers(0, 256, (2, 3, 64, 64, 3), np.uint8)
+def test_a_pair_does_not_depend_on_the_pairs_before(
+    rife_weights: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: other bytes with another shard, or a retried reject.
+
+    The pair before is of another size and takes the large-motion rule, of which the release keeps
+    its doubled scales.
+    """
+    images = np.random.default_rng(0).integers(0, 256, (2, 1, 64, 64, 3), np.uint8)
+    wider = np.random.default_rng(1).integers(0, 256, (2, 1, 64, 96, 3), np.uint8)
+    alone = RifeInterpolator(rife_weights, Interpolate()).sequence(*images, 2)
     one = RifeInterpolator(rife_weights, Interpolate())
-    together = np.concatenate(
-        [one.sequence(b[None], a[None], 2) for b, a in zip(before, after, strict=True)]
+    with monkeypatch.context() as patched:
+        patched.setattr("cc_prep.models.rife.LARGE_MOTION_PX", 0.0)
+        one.sequence(*wider, 2)
+    assert np.array_equal(one.sequence(*images, 2), alone)
+
+
+def test_pairs_of_one_batch_differ_by_rounding_alone(rife_weights: dict) -> None:
+    """Keeps away: frames of a neighbour in the batch (`interpolate.pairs_per_batch` above 1)."""
+    ends = [pair(seed) for seed in (6, 7, 8)]
+    before, after = (
+        np.concatenate([(x[i] * 255).byte().permute(0, 2, 3, 1).numpy() for x in ends])
+        for i in (0, 1)
     )
-    again = one.sequence(before[1:2], after[1:2], 2)
-    assert np.array_equal(together[1], again[0])
+    one = RifeInterpolator(rife_weights, Interpolate())
+    alone = [one.sequence(b[None], a[None], 2) for b, a in zip(before, after, strict=True)]
+    off = one.sequence(before, after, 2).astype(int) - np.concatenate(alone)
+    assert np.abs(off).max() <= 1
 
 
 @torch.inference_mode()

@@ -69,6 +69,22 @@ def test_dis_follows_a_shift() -> None:
     assert error < faded / 4
 
 
+@pytest.mark.parametrize("small", [24, 40, 45])
+def test_dis_of_a_pair_does_not_depend_on_the_pairs_before(small: int) -> None:
+    """Keeps away: frames that depend on the order of shards, after a pair of at most 45 px."""
+
+    def shifted(side: int) -> tuple[np.ndarray, np.ndarray]:
+        wide = texture(side, side + 2).astype(np.float32)
+        wide = ((wide - wide.min()) / np.ptp(wide) * 255).astype(np.uint8)
+        return wide[None, :, 2 : side + 2], wide[None, :, :side]
+
+    alone = DenseFlow().sequence(*shifted(112), 2)
+    one = DenseFlow()
+    first = one.sequence(*shifted(small), 2)
+    assert np.array_equal(one.sequence(*shifted(112), 2), alone)
+    assert np.array_equal(one.sequence(*shifted(small), 2), first)
+
+
 @pytest.mark.parametrize("maker", [CrossFade, DenseFlow])
 def test_ends_are_kept_bit_for_bit(maker: type) -> None:
     before, after = texture(40, 24)[None], texture(40, 24)[None, ::-1]

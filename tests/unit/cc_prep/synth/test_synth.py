@@ -244,8 +244,8 @@ def image(root: Path, path: str) -> np.ndarray:
     return np.asarray(Image.open(root / path)).astype(int)
 
 
-def test_mask_is_where_the_change_is(synth_root: Path) -> None:
-    """The changed object shows in the mask, and the true frames lead from before to after."""
+def test_true_frames_lead_from_before_to_after(synth_root: Path) -> None:
+    """Keeps away: true frames in the reverse order, and masks of nothing or of everything."""
     for index in range(6):
         mask = image(synth_root, f"masks/{index:06d}.png") > 0
         assert 0.004 < mask.mean() < 0.4

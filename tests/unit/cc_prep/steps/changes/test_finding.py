@@ -39,6 +39,20 @@ def test_exact_composites(tolerance: int) -> None:
     assert np.mean(shares) < 0.002
 
 
+def test_blur_is_that_of_the_difference_without_tolerance() -> None:
+    """Keeps away: pages and rows of figures that take `blur` for what decides with a tolerance."""
+    pair = composite(2)
+    changed = {
+        (tolerance, blur): find_clusters(
+            pair.before, pair.after, Changes(tolerance=tolerance, blur=blur)
+        )[0]
+        for tolerance in (0, 3)
+        for blur in (0.0, 3.0)
+    }
+    assert np.array_equal(changed[3, 0.0], changed[3, 3.0])
+    assert not np.array_equal(changed[0, 0.0], changed[0, 3.0])
+
+
 def test_tolerance_pays_where_the_camera_moves() -> None:
     """Keeps away: a tolerance that forgives shifts and loses the objects with them."""
     means = {}
