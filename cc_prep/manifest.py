@@ -193,8 +193,8 @@ class Changes(Section):
 
     delta: of 255 levels of Lab. relative: of the largest differences in a cluster. tolerance: px
     that an edge may have moved. blur: sigma in px, of the plain difference. eps, min_samples, cell:
-    of DBSCAN, in px. min_area: px of a cluster, up to 224 × 224 px. top: at most so many regions. tau: from 0 to 1.
-    most_share: of the image; if more is marked, nothing is.
+    of DBSCAN, in px. min_area: px of a cluster, up to 224 × 224 px. top: at most so many regions.
+    tau: from 0 to 1. most_share: of the image; if more is marked, nothing is.
     """
 
     delta: Annotated[float, Field(ge=0, le=255)] = 20.0
