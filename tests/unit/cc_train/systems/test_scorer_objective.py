@@ -213,5 +213,5 @@ def test_several_pairs_of_a_scene_are_no_negatives_of_each_other() -> None:
     pair = replace(make, pairs_per_scene=2)(SAMPLES[:8], list(np.random.default_rng(0).spawn(8)))
     for chunk in one.chunks(pair):
         same = {**chunk, "scene": torch.arange(4) + 10}
-        kept, expected = (one.losses("model", c, 0, counts) for c in (chunk, same))
-        assert all(torch.equal(kept[name], expected[name]) for name in kept)
+        ours, expected = (one.losses("model", c, 0, counts) for c in (chunk, same))
+        assert all(torch.equal(ours[name], expected[name]) for name in ours)
