@@ -52,6 +52,7 @@ def objective(
     weights: Losses,
     sampled: float = 0.0,
     ranks: Ranks = ALONE,
+    trunk_rate: float = 1.0,
 ) -> ChainObjective:
     """What trains it."""
     return ChainObjective(
@@ -63,6 +64,7 @@ def objective(
         weight_decay=0.0,
         device="cpu",
         ranks=ranks,
+        trunk_rate=trunk_rate,
     )
 
 

@@ -214,7 +214,11 @@ class CaptionDecoder(nn.Module):
         return x
 
     def looked(self, ids: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """`hidden`, and where the last layer looks from each position: [B, L, N], summing to 1."""
+        """`hidden`, and where the last layer looks from each position: [B, L, N], summing to 1.
+
+        The weights come from a run of their own of the last layer's self-attention. In training
+        that run draws its own dropout, so they are not exactly those by which `hidden` was mixed.
+        """
         x = self._embedded(ids)
         for layer in self.layers[:-1]:
             x = layer(x, memory)

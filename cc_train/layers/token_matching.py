@@ -40,14 +40,22 @@ def token_matching(queries: Tensor, keys: Tensor, heads: int = 1) -> Tensor:
     return matched
 
 
-def contrast(matching: Tensor) -> Tensor:
+def contrast(matching: Tensor, scenes: Tensor | None = None) -> Tensor:
     """Cross-entropy of each row of a matching [B, B] with its own column, the mean; 0 without rows.
+
+    scenes: the scene of each row and column, int64 [B]. Other columns of a row's own scene do not
+    count, because its pairs can share images. Without it every row is a scene of its own.
 
     Source: InfoNCE (van den Oord et al., 2018).
     """
     if not len(matching):
         return matching.sum()
-    return F.cross_entropy(matching.float(), torch.arange(len(matching), device=matching.device))
+    own = torch.arange(len(matching), device=matching.device)
+    matching = matching.float()
+    if scenes is not None:
+        others = (scenes[:, None] == scenes) & (own[:, None] != own)
+        matching = matching.masked_fill(others, -torch.inf)
+    return F.cross_entropy(matching, own)
 
 
 class _Matching(torch.autograd.Function):

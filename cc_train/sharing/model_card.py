@@ -243,7 +243,9 @@ def _datasets(entries: Sequence[Entry]) -> str:
 
 
 def _parameters(stored: Run) -> int:
-    """The number of learned figures; counters and numbers of rows are none."""
+    """How many numbers the stored tensors hold: parameters, and statistics such as the mean and
+    deviation of each channel. Whole numbers, such as counters, are left out.
+    """
     return sum(t.numel() for t in stored.tensors.values() if t.is_floating_point())
 
 

@@ -5,6 +5,7 @@ A system's module (its recipe) is imported only when it is used. It has
     Settings                      all settings, with defaults
     prepare(settings, request)    → `cc_train.training.task.Task`: what is trained on what
     load(run, device)             → `cc_train.captioner.CaptionModel`; only if it is a captioner
+    by_name(run)                  → files that `cc-train export --by-name` leaves out; optional
     imagine(run, pair, caption)   → the frames between two images; optional
     card(file, samples)           → what `cc-train export` measures; only if it is no captioner
     compact(tensors)              → the tensors that `cc-train export` stores; optional, with `card`

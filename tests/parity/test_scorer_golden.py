@@ -82,6 +82,7 @@ class Golden:
                 "before_after": self.pair(theirs),
                 "ids": self.arrays[f"in/{theirs}_labels"],
                 "labels": self.arrays[f"in/{theirs}_targets"],
+                "scene": torch.arange(len(self.arrays[f"in/{theirs}_targets"])),
             }
             for theirs, ours in RUNS.items()
         }

@@ -44,7 +44,7 @@ class ChainCaptioner(PairTrunk):
     backbone: see `PairTrunk`. rounds: how often regions and caption refine each other. feedback:
     the input of a round: `text`, the states of the caption's words; `constant`, a learned vector
     instead of them; `none`, nothing, so that regions and caption do not see each other. All three
-    have the same parameters, but `none` does not train those that pass words to regions. folded:
+    have the same parameters, but `none` does not train those that pass regions to words. folded:
     how many of the first channels are squares of a finer grid. mask_classes: names of the classes.
     """
 

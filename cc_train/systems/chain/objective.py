@@ -66,7 +66,7 @@ class ChainObjective(CaptionObjective):
 
     sampled: the share of steps in which rounds get the captioner's own words instead of the true
     ones. trunk_rate: factor on the learning rate of the parts that a pair captioner has as well; 0
-    freezes them and saves their backward pass.
+    freezes them, saves their backward pass, and leaves out the losses of a renderer's facts.
     """
 
     network: ChainCaptioner
@@ -142,7 +142,9 @@ class ChainObjective(CaptionObjective):
         batch = {**batch, **cut, "sentences": batch["ids"]}
         images = network.encoder.images(features)
         changes = network.encoder(images[first], images[second])
-        facts = fact_losses.losses(network.encoder, changes, images, batch, denominators)
+        facts: dict[str, Tensor] = {}
+        if self.trunk_rate:  # otherwise the encoder, which reads the facts, is frozen
+            facts = fact_losses.losses(network.encoder, changes, images, batch, denominators)
         look = network.look(changes, images, features, first, second)
         turns = self._turns(look, batch)
         parts: dict[str, Tensor] = {}
@@ -150,7 +152,7 @@ class ChainObjective(CaptionObjective):
         for turn, share in zip(turns, shares, strict=True):
             for name, value in self._of_turn(look, turn, batch, denominators).items():
                 parts[name] = parts.get(name, 0.0) + share / sum(shares) * value
-        total = weights.total(facts)
+        total = weights.total(facts) if facts else torch.zeros((), device=features.device)
         for name in PARTS:
             total = total + getattr(weights, name) * parts[name]
         logits = network.decoder.out(turns[-1].states)

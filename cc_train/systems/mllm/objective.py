@@ -17,6 +17,7 @@ from cc_train.systems.mllm import attention_loss, attention_tap, families
 from cc_train.systems.mllm.attention_tap import Rows, Tap
 from cc_train.systems.mllm.batches import AttentionControl
 from cc_train.systems.mllm.captioner import MllmCaptioner, first_rows
+from cc_train.systems.mllm.grid_features import SeeingLanguageModel
 from cc_train.text import IGNORED
 from cc_train.training.caption_objective import right_words
 from cc_train.training.objective import Objective
@@ -29,7 +30,8 @@ NO_GRADIENT = (
 class MllmObjective(Objective):
     """The `Objective`: the loss of the next word and, if set, the loss of attention.
 
-    connector_rate: the learning rate of a connector as a multiple of that of the adapters.
+    connector_rate: the learning rate of the connector of a language model of text as a multiple of
+    that of the adapters. Adapters of a connector that a base model has of its own do not get it.
     """
 
     network: MllmCaptioner
@@ -55,15 +57,16 @@ class MllmObjective(Objective):
             if parameter.requires_grad:
                 place = ".connector." in name, parameter.ndim > 1 and not _is_spared(name)
                 groups.setdefault(place, []).append(parameter)
+        own = isinstance(self.network.model, SeeingLanguageModel)
         if not groups:
             raise UserError("nothing is to be trained", "Set a rank of lora above 0")
         return [
             {
                 "params": parameters,
                 "weight_decay": self.weight_decay if decays else 0.0,
-                "scale": self.connector_rate if is_new else 1.0,
+                "scale": self.connector_rate if own and in_connector else 1.0,
             }
-            for (is_new, decays), parameters in groups.items()
+            for (in_connector, decays), parameters in groups.items()
         ]
 
     def denominators(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

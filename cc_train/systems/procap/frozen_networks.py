@@ -140,6 +140,19 @@ def grid(first: dict[str, Any], vqgan: VQGAN) -> tuple[int, int]:
     return int(first["height"]) // factor, int(first["width"]) // factor
 
 
+def _refuse_of_features(kind: Reads, backbone: str | None, pooling: Pooling) -> None:
+    """Raises UserError for settings of features, which would be ignored by other frames."""
+    for key, value, default in (
+        ("backbone_weights", backbone, None),
+        ("feature_pooling", pooling, "unshuffle"),
+    ):
+        if value != default:
+            raise UserError(
+                f"{key}: frames={kind} reads no features of a backbone",
+                f"Set frames=features, or leave {key} out",
+            )
+
+
 def find_features(
     data: Split,
     kind: Reads,
@@ -155,8 +168,11 @@ def find_features(
 
     vqgan, backbone: files of weights that have no name of their own. targets: False if tokens are
     not learned; then samples with features need no tokens, and vqgan determines the grid of the
-    features. reference_quirks, cache_mb: see `FrameFeatures`.
+    features. reference_quirks, cache_mb: see `FrameFeatures`. backbone, and a pooling other than
+    the default, are refused where features are not read.
     """
+    if kind != "features":
+        _refuse_of_features(kind, backbone, pooling)
     if not targets and kind == "features" and vqgan is not None:
         codec = networks.vqgan(vqgan)[0]
     else:

@@ -172,9 +172,9 @@ class ProcedureEncoder(nn.Module):
 
         It is the state at [REL], [B, D], as in the paper. With `compare_ends` it is [B, 3 D]: also
         the largest difference between after and before in each channel, and its product with the
-        words. A single changed place is lost in the mean over all places that attention computes,
-        but not in the maximum. A linear head on caption and change separately cannot judge whether
-        they match; on their product it can.
+        mean over all text positions, those of padding included. A single changed place is lost in
+        the mean over all places that attention computes, but not in the maximum. A linear head on
+        caption and change separately cannot judge whether they match; on their product it can.
         """
         if not self.config.compare_ends:
             return states[:, 0]

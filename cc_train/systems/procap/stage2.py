@@ -64,13 +64,13 @@ class Decoder(Section):
 class Settings(Section):
     """All settings of `cc-train stage2`.
 
-    network, frames and feature_pooling: only without --init; with it they are stage 1's, as are the
-    networks of vqgan and backbone_weights. cache_mb: see `FrameFeatures`. encoder_lr_scale: factor
-    on the encoder's learning rate. freeze: the encoder is not trained. vocabulary: a file to use
-    instead of the words of the training captions. min_word_count: rarer words become [UNK].
-    decay_norms: norms have weight decay too, as in the reference. reference_quirks: two
-    deviations of the reference's encoder in stage 2, see `ProCap`; the range of the images is that
-    of stage 1.
+    network, frames and feature_pooling: only without --init; with it they are stage 1's. vqgan and
+    backbone_weights: refused with --init, which brings stage 1's networks. cache_mb: see
+    `FrameFeatures`. encoder_lr_scale: factor on the encoder's learning rate. freeze: the encoder is
+    not trained. vocabulary: a file to use instead of the words of the training captions.
+    min_word_count: rarer words become [UNK]. decay_norms: everything but biases has weight decay,
+    norms, embeddings and positions too, as in the reference. reference_quirks: two deviations of
+    the reference's encoder in stage 2, see `ProCap`; the range of the images is that of stage 1.
     comparison: the decoder sees explicit differences, see `ProCap`; null as in the paper.
     pairs_per_scene: number of ordered pairs drawn from each scene, see `OrderedPairBatches`, for
     `frames: features`; null takes before and after as they come. facts: a renderer's facts are
@@ -117,6 +117,8 @@ def prepare(settings: Settings, request: Request) -> Task:
     request.init: the folder of a stage-1 run; without it the encoder starts untrained.
     """
     _check(settings)
+    if request.init is not None:
+        _refuse_files(settings, request.init)
     data, codec = split.captioned(request.shards, request.valid, settings, request.console)
     network = make(settings, data, codec, request.init, request.console)
     if settings.facts is not None:
@@ -176,6 +178,15 @@ def _check(settings: Settings) -> None:
             "facts: they are learned by a comparison of ordered pairs",
             "Set comparison and pairs_per_scene too, or facts=null",
         )
+
+
+def _refuse_files(settings: Settings, init: Path) -> None:
+    """Raises UserError for files of networks, which would be ignored beside those of `init`."""
+    for key in ("vqgan", "backbone_weights"):
+        if getattr(settings, key) is not None:
+            raise UserError(
+                f"{key}: with --init the network is that of {init}", f"Leave {key} out with --init"
+            )
 
 
 def _check_comparison(settings: Settings, width: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,18 @@ from cc_train.text import TextCodec
 
 Half = Literal["changed", "unchanged"]
 HALVES: tuple[Half, ...] = ("changed", "unchanged")
+
+
+class Pair(NamedTuple):
+    """One pair of a batch.
+
+    scene: the number of its scene in the batch. features: of before and after, [2, C, h, w].
+    encoded: ids and labels of its caption, [length] each.
+    """
+
+    scene: int
+    features: np.ndarray
+    encoded: tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -49,7 +61,8 @@ class ScorerBatches:
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
     ) -> dict[str, Any]:
-        """A batch by half: {before_after float16 [B, 2, C, h, w], ids, labels int64 [B, length]}.
+        """A batch by half: {before_after float16 [B, 2, C, h, w], ids, labels int64 [B, length],
+        scene int64 [B]}. Pairs of one scene have the same `scene`, in both halves.
 
         With a grid, each half also holds facts, places, and the objects and centres of its images,
         [2 · B], first all before and then all after, as in `OrderedPairBatches`. B may be 0 in one
@@ -57,41 +70,37 @@ class ScorerBatches:
         """
         if self.pairs_per_scene is not None:
             return self._ordered(samples, rngs, self.pairs_per_scene)
-        pairs: dict[str, list[np.ndarray]] = {half: [] for half in self.halves}
-        encoded: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {half: [] for half in self.halves}
+        pairs: dict[str, list[Pair]] = {half: [] for half in self.halves}
         arrays = self._arrays(samples, rngs)
-        for sample, rng, array in zip(samples, rngs, arrays, strict=True):
-            half = half_of(sample.meta.get("kind"))
-            pairs[half].append(array)
-            encoded[half].append(self.codec.encode(draw_caption(sample, rng), self.length))
-        shape = arrays[0].shape
-        return {half: self._half(pairs[half], encoded[half], shape) for half in self.halves}
+        numbers = _scene_numbers(samples)
+        for sample, rng, array, number in zip(samples, rngs, arrays, numbers, strict=True):
+            encoded = self.codec.encode(draw_caption(sample, rng), self.length)
+            pairs[half_of(sample.meta.get("kind"))].append(Pair(number, array, encoded))
+        return {half: self._half(pairs[half], arrays[0].shape) for half in self.halves}
 
     def _ordered(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator], count: int
     ) -> dict[str, Any]:
         for sample in samples:
             require_backbone(sample.key, sample.features, self.backbone)
-        drawn: dict[str, list[tuple[Scene, OrderedPair, str]]] = {half: [] for half in self.halves}
-        for scene, rng in ordered_pairs.scenes(samples, rngs):
-            for number in ordered_pairs.draw(scene.pairs, count, rng):
-                pair = scene.pairs[number]
+        drawn: dict[str, list[tuple[Scene, OrderedPair]]] = {half: [] for half in self.halves}
+        pairs: dict[str, list[Pair]] = {half: [] for half in self.halves}
+        for number, (scene, rng) in enumerate(ordered_pairs.scenes(samples, rngs)):
+            for chosen in ordered_pairs.draw(scene.pairs, count, rng):
+                pair = scene.pairs[chosen]
                 caption = pair.captions[int(rng.integers(len(pair.captions)))]
-                drawn["changed" if pair.changed else "unchanged"].append((scene, pair, caption))
+                array = np.stack((scene.features[pair.first], scene.features[pair.second]))
+                half = "changed" if pair.changed else "unchanged"
+                drawn[half].append((scene, pair))
+                pairs[half].append(Pair(number, array, self.codec.encode(caption, self.length)))
         shape = before_after(samples[0], "features").shape
         batch = {}
         for half, content in drawn.items():
-            arrays = [
-                np.stack((scene.features[pair.first], scene.features[pair.second]))
-                for scene, pair, _ in content
-            ]
-            encoded = [self.codec.encode(caption, self.length) for *_, caption in content]
-            batch[half] = self._half(arrays, encoded, shape)
+            batch[half] = self._half(pairs[half], shape)
             if self.grid is not None:
-                ends = [(scene.objects, pair) for scene, pair, _ in content]
-                shown = [objects[pair.first] for objects, pair in ends]
-                shown += [objects[pair.second] for objects, pair in ends]
-                batch[half] |= ordered_pairs.facts_of([pair for _, pair in ends], self.grid)
+                shown = [scene.objects[pair.first] for scene, pair in content]
+                shown += [scene.objects[pair.second] for scene, pair in content]
+                batch[half] |= ordered_pairs.facts_of([pair for _, pair in content], self.grid)
                 batch[half] |= ordered_pairs.objects_of(shown, self.grid)
         return batch
 
@@ -118,23 +127,27 @@ class ScorerBatches:
                     arrays[i] = np.stack((view, arrays[i][1]))
         return arrays
 
-    def _half(
-        self,
-        pairs: Sequence[np.ndarray],
-        encoded: Sequence[tuple[np.ndarray, np.ndarray]],
-        shape: tuple[int, ...],
-    ) -> dict[str, torch.Tensor]:
+    def _half(self, pairs: Sequence[Pair], shape: tuple[int, ...]) -> dict[str, torch.Tensor]:
         count = len(pairs)
-        features = np.stack(pairs) if count else np.zeros((0, *shape), np.float32)
+        features = np.zeros((0, *shape), np.float32)
+        if count:
+            features = np.stack([pair.features for pair in pairs])
         ids, labels = (
-            np.array([one[part] for one in encoded], np.int64).reshape(count, self.length)
+            np.array([pair.encoded[part] for pair in pairs], np.int64).reshape(count, self.length)
             for part in range(2)
         )
         return {
             "before_after": torch.from_numpy(features),
             "ids": torch.from_numpy(ids),
             "labels": torch.from_numpy(labels),
+            "scene": torch.tensor([pair.scene for pair in pairs], dtype=torch.long),
         }
+
+
+def _scene_numbers(samples: Sequence[TrainingSample]) -> list[int]:
+    """The number of each sample's scene, as `ordered_pairs.scenes` goes through them."""
+    scenes = groupby(samples, key=lambda sample: scene_of(sample.key))
+    return [number for number, (_, group) in enumerate(scenes) for _ in group]
 
 
 def half_of(kind: str | None) -> Half:

@@ -85,6 +85,9 @@ class ScorerCaptioner(WithFrozen, EncoderDecoder):
         return CachedSpeaker(self.speaker)
 
     def attention(self, state: Any) -> Tensor:
-        """Attention of each word, [B, length, rows, columns]; see `EncoderDecoder.attention`."""
+        """Attention of each word, [B, length, rows, columns]; see `EncoderDecoder.attention`.
+
+        It is the softmax of the heads' mean score. The decoder itself mixes by each head's softmax.
+        """
         assert isinstance(state, SpeakerCache)
         return state.looked.float().softmax(2).unflatten(2, self.grid)

@@ -1,7 +1,7 @@
 """The objective of SCORER: captions, contrast between pairs, CBR, and facts of a renderer.
 
 A step has two halves through the same network: changed pairs, and pairs of distractors. The
-contrast is within a half.
+contrast is within a half, and between the pairs of different scenes.
 """
 
 from __future__ import annotations
@@ -132,11 +132,13 @@ class ScorerObjective(CaptionObjective):
         total = parts["caption"]
         if self.weights.contrast:
             by_after, by_before = self.matchings(encoded)
-            parts["contrast"] = (contrast(by_after) + contrast(by_before)) / 2
+            scenes = self.scenes(batch)
+            parts["contrast"] = (contrast(by_after, scenes) + contrast(by_before, scenes)) / 2
             total = total + self.weights.contrast * parts["contrast"]
         if self.reconstruction is not None:
             matched = self.cbr_matching(encoded, hidden, batch["ids"])
-            parts["cbr"] = (contrast(matched) + contrast(matched.T)) / 2
+            scenes = self.scenes(batch)
+            parts["cbr"] = (contrast(matched, scenes) + contrast(matched.T, scenes)) / 2
             total = total + self.weights.cbr * parts["cbr"]
         parts["word_accuracy"] = right_words(logits, batch["labels"]) / words
         # The mean is over the halves that have pairs on any rank. The trainer clamps an empty count
@@ -148,6 +150,10 @@ class ScorerObjective(CaptionObjective):
             known, facts = self.supervision(encoded, looked, batch, denominators)
             shares = {**shares, **facts, "total": shares["total"] + known}
         return shares
+
+    def scenes(self, batch: Mapping[str, Any]) -> Tensor:
+        """The scenes of all ranks' pairs of a half, int64 [B]; no two ranks share a scene."""
+        return self.ranks.gather(batch["scene"] * self.ranks.world + self.ranks.rank)
 
     def matchings(self, encoded: EncodedPairs) -> tuple[Tensor, Tensor]:
         """Similarities among all ranks' pairs, [B, B] each: before by after, after by before."""

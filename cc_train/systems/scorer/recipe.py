@@ -202,7 +202,7 @@ def _initialise(
     if request.init is not None:
         _start_from(network, request.init, settings, codec)
         if settings.losses.cbr and settings.ways.trained_cbr:
-            request.console.print("CBR starts from scratch: a run does not store its weights")
+            request.console.print("CBR starts from scratch: --init does not read its weights")
     elif network.standardise is not None:
         source = network.backbone.spec.source
         statistics = feature_statistics.compute(entries, source, request.console, network.pooled)

@@ -99,3 +99,17 @@ def test_contrast() -> None:
     expected = -(matching.log_softmax(1)[0, 0] + matching.log_softmax(1)[1, 1]) / 2
     assert contrast(matching) == pytest.approx(float(expected))
     assert contrast(matching[:0, :0]) == 0
+    scenes = torch.tensor([4, 7])
+    assert torch.equal(contrast(matching, scenes), contrast(matching))
+
+
+def test_pairs_of_one_scene_do_not_contrast() -> None:
+    """Keeps away: images that are pushed apart although they are the same one."""
+    matching = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)).requires_grad_(True)
+    ours = contrast(matching, torch.tensor([0, 0, 1, 1]))
+    rows = [[0, 2, 3], [1, 2, 3], [2, 0, 1], [3, 0, 1]]
+    expected = -sum(matching[r, c].log_softmax(0)[0] for r, c in enumerate(rows)) / 4
+    torch.testing.assert_close(ours, expected)
+    [gradient] = torch.autograd.grad(ours, matching)
+    assert gradient[0, 1] == gradient[1, 0] == gradient[2, 3] == gradient[3, 2] == 0
+    assert float(contrast(matching.detach(), torch.zeros(4))) == 0

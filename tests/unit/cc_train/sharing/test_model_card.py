@@ -48,6 +48,11 @@ def test_a_card_says_how_captions_were_decoded(
             model_card.measured(tmp_path)
 
 
+def test_statistics_are_not_called_parameters(tmp_path: Path) -> None:
+    """Keeps away: the means of channels, counted as if they were learned."""
+    assert "holds 3 numbers as float16: parameters and statistics." in card(tmp_path, "pair")
+
+
 LOOP = {"steps": 1000, "batch_size": 4, "global_batch_size": 32}
 
 

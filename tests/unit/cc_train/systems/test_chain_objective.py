@@ -14,7 +14,7 @@ from cc_prep.media import images
 from cc_train.data import ordered_pairs
 from cc_train.systems.chain import captioner, consistency
 from cc_train.systems.chain.batches import ChainBatches
-from cc_train.systems.chain.objective import ChainObjective, Losses
+from cc_train.systems.chain.objective import PARTS, ChainObjective, Losses
 from cc_train.text import IGNORED
 from tests import pair_samples, small_chain
 from tests.small_chain import (
@@ -74,6 +74,22 @@ def test_each_loss_is_left_out_by_its_weight() -> None:
         assert one.losses("model", batch, 0, one.denominators(batch))["total"] > 0, name
     one = of(network(), Losses(**none))
     assert one.losses("model", batch, 0, one.denominators(batch))["total"] == 0
+
+
+def test_facts_are_not_learned_by_a_frozen_trunk() -> None:
+    """Keeps away: losses without a gradient that are computed, logged, and added to the total."""
+    batch, facts = batch_of(SAMPLES[:8]), {"type", "color", "place_before", "objects", "centres"}
+    for rate in (0.0, 1.0):
+        one = of(network(), Losses(), trunk_rate=rate)
+        losses = one.losses("model", batch, 0, one.denominators(batch))
+        assert facts & losses.keys() == (facts if rate else set())
+    frozen = of(network(), Losses(), trunk_rate=0.0)
+    losses = frozen.losses("model", batch, 0, frozen.denominators(batch))
+    terms = [getattr(frozen.weights, name) * losses[name] for name in PARTS]
+    expected = torch.stack(terms).sum()
+    assert float(losses["total"].detach()) == pytest.approx(float(expected.detach()))
+    losses["total"].backward()
+    assert frozen.network.of_region[-1].weight.grad is not None
 
 
 def test_a_step_is_the_sum_of_its_parts() -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import gc
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cc_prep.errors import UserError
 from cc_train.systems.mllm import attention_loss, recipe
 from cc_train.systems.mllm.batches import AttentionControl
+from cc_train.systems.mllm.grid_features import Connector, GridConnector, SeeingLanguageModel
 from cc_train.systems.mllm.objective import MllmObjective
 from tests import small_mllm
 
@@ -99,6 +101,28 @@ def test_before_and_after_are_controlled_apart_from_their_neighbours(folder: Pat
         for one in (batch["before_after"], other)
     ]
     assert torch.equal(*losses)
+
+
+def scales(network: nn.Module) -> dict[str, set[float]]:
+    """The factors on the rate of what is trained: of connectors, and of all else."""
+    one: Any = SimpleNamespace(network=network, weight_decay=0.1, connector_rate=0.5)
+    names = {id(p): name for name, p in network.named_parameters()}
+    rates: dict[str, set[float]] = {"connector": set(), "rest": set()}
+    for group in MllmObjective.groups(one, "model"):
+        for parameter in group["params"]:
+            part = "connector" if ".connector." in names[id(parameter)] else "rest"
+            rates[part].add(group["scale"])
+    return rates
+
+
+def test_the_rate_of_a_connector_is_that_of_a_new_one(folder: Path) -> None:
+    """Keeps away: adapters of SmolVLM's own connector that get it as well."""
+    network = nn.Module()
+    connector = GridConnector(Connector(), (8, 4, 4), 16, 1.0)
+    network.model = SeeingLanguageModel(nn.Linear(2, 2), connector, 0)
+    assert scales(network) == {"connector": {0.5}, "rest": {1.0}}
+    smolvlm = made(folder, "smolvlm", OFF).network
+    assert scales(smolvlm) == {"connector": {1.0}, "rest": {1.0}}
 
 
 def test_a_trained_model_is_let_go(folder: Path) -> None:

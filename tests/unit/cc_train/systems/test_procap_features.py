@@ -243,7 +243,10 @@ def test_a_captioner_with_a_comparison_comes_back(tmp_path: Path) -> None:
         ({"facts": {}}, "facts: they are learned by a comparison of ordered pairs"),
         ({"facts": {}, "comparison": {}}, "Set comparison and pairs_per_scene too"),
         ({"comparison": {"heads": 5}}, "width .64. is not divisible by comparison.heads .5."),
-        ({"frames": "tokens", "pairs_per_scene": 2}, "the captioner reads tokens"),
+        (
+            {"frames": "tokens", "pairs_per_scene": 2, "backbone_weights": None},
+            "the captioner reads tokens",
+        ),
     ],
 )
 def test_settings_of_a_comparison_that_do_not_fit(

@@ -75,6 +75,17 @@ def test_a_scene_of_one_pair_is_left_as_it_is() -> None:
     assert (batch["changed"]["before_after"][0].numpy() == values(0)).all()
 
 
+def test_pairs_know_their_scene() -> None:
+    """Keeps away: a contrast that takes the other pairs of a scene for wrong ones."""
+    batch = small_scorer.batch(SAMPLES[:6], swap=0.0)
+    assert [batch[half]["scene"].tolist() for half in ("changed", "unchanged")] == [[0, 1, 2]] * 2
+    assert small_scorer.batch([SAMPLES[0]])["unchanged"]["scene"].shape == (0,)
+    make = ScorerBatches(WORDS, small_scorer.LENGTH, pair_samples.SOURCE, pairs_per_scene=4)
+    batch = make(SAMPLES[:6], list(np.random.default_rng(0).spawn(6)))
+    assert batch["changed"]["scene"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert batch["unchanged"]["scene"].tolist() == [0, 1, 2]
+
+
 def test_features_of_other_weights_are_refused() -> None:
     make = ScorerBatches(WORDS, small_scorer.LENGTH, FeatureSource("planted", "1" * 64))
     with pytest.raises(UserError, match=r"features of .*, not of"):

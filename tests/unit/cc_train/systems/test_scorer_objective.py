@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from cc_train.distributed import Ranks
 from cc_train.layers.token_matching import contrast
+from cc_train.systems.scorer.batches import ScorerBatches
 from cc_train.systems.scorer.encoder import LARGEST_SCALE
 from cc_train.systems.scorer.objective import Losses, Sampling, Ways
 from cc_train.systems.scorer.reconstruction import sentence_of
-from tests import small_scorer
+from tests import pair_samples, small_scorer
 from tests.small_scorer import CAPTIONS, SAMPLES, WORDS
 
 PAPER, CODE = Ways(), Ways(per_head=False, trained_cbr=False, slots=True, sampled=True)
@@ -190,3 +193,25 @@ def test_the_contrast_compares_rows_with_their_own_column() -> None:
     batch = small_scorer.batch(SAMPLES)
     seen = one.network.change_detector(*one.network.features(batch["changed"]["before_after"]))
     assert all(matching.shape == (16, 16) for matching in one.matchings(seen))
+
+
+def test_several_pairs_of_a_scene_are_no_negatives_of_each_other() -> None:
+    """Keeps away: (before, after) and (view, after) whose same after image is called wrong."""
+    make = ScorerBatches(WORDS, small_scorer.LENGTH, pair_samples.SOURCE, pairs_per_scene=3)
+    batch = make(SAMPLES[:8], list(np.random.default_rng(0).spawn(8)))
+    one = small_scorer.objective(ALL)
+    counts = one.denominators(batch)
+    changed = {"half": "changed", **batch["changed"]}
+    apart = {**changed, "scene": torch.arange(8)}
+    ours = one.losses("model", changed, 0, counts)
+    with torch.inference_mode():
+        whole = one.losses("model", apart, 0, counts)
+    for name in ("contrast", "cbr"):
+        assert float(ours[name].detach()) < float(whole[name]), name
+    alone = {"half": "changed", **make(SAMPLES[:2], [np.random.default_rng(0)] * 2)["changed"]}
+    assert float(one.losses("model", alone, 0, counts)["contrast"].detach()) == 0
+    pair = replace(make, pairs_per_scene=2)(SAMPLES[:8], list(np.random.default_rng(0).spawn(8)))
+    for chunk in one.chunks(pair):
+        same = {**chunk, "scene": torch.arange(4) + 10}
+        ours, expected = (one.losses("model", c, 0, counts) for c in (chunk, same))
+        assert all(torch.equal(ours[name], expected[name]) for name in ours)

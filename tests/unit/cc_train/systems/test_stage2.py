@@ -40,7 +40,8 @@ def prepared(
     shards, vqgan = token_shards.write(folder, SCENES, images=images, tokenizer=tokenizer)
     recipe = {"stage1": stage1, "stage2": stage2}[system]
     loop = {"batch_size": 2, "device": "cpu", "epochs": 1}
-    own = {"loop": loop, "vqgan": str(vqgan), **values}
+    files = {"vqgan": str(vqgan)} if init is None else {}
+    own = {"loop": loop, **files, **values}
     settings = build(recipe.Settings, own, "test", "docs")  # type: ignore[attr-defined]
     request = Request([shards], [], folder / system, init, console=QUIET)
     task: Task = recipe.prepare(settings, request)  # type: ignore[attr-defined]
@@ -135,6 +136,26 @@ def test_settings_are_checked_before_any_data(
     request = Request(["no.tar"], [], tmp_path / "run", tmp_path / "init", console=QUIET)
     with pytest.raises(UserError, match=expected):
         stage2.prepare(settings, request)
+
+
+@pytest.mark.parametrize("key", ["vqgan", "backbone_weights"])
+def test_networks_beside_those_of_stage_1_are_refused(tmp_path: Path, key: str) -> None:
+    """Keeps away: a file that is named, and never read."""
+    settings = build(stage2.Settings, {key: "file.pt"}, "test", "docs")
+    request = Request(["no.tar"], [], tmp_path / "run", tmp_path / "init", console=QUIET)
+    with pytest.raises(UserError, match=rf"^{key}: with --init .* Leave {key} out with --init"):
+        stage2.prepare(settings, request)
+
+
+@pytest.mark.parametrize("system", ["stage1", "stage2"])
+@pytest.mark.parametrize("values", [{"backbone_weights": "b.pt"}, {"feature_pooling": "mean"}])
+def test_settings_of_features_are_refused_where_none_are_read(
+    tmp_path: Path, system: str, values: dict[str, str]
+) -> None:
+    """Keeps away: a backbone's file, or a pooling, that tokens and pixels never use."""
+    [key] = values
+    with pytest.raises(UserError, match=f"^{key}: frames=tokens reads no features"):
+        prepared(tmp_path, system, network=NETWORK, **values)
 
 
 def test_stages_make_the_network_that_the_tokens_are_of(tmp_path: Path) -> None:

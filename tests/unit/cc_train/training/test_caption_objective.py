@@ -126,10 +126,15 @@ def test_what_decays(decay_norms: bool) -> None:
         for group in objective(captioner, decay_norms=decay_norms).groups("model")
         for parameter in group["params"]
     }
-    norms = [(n, p) for n, p in captioner.mlp.named_parameters() if n == "3.weight"]
-    assert [decays[id(p)] for _, p in norms] == [0.5 if decay_norms else 0.0]
-    assert decays[id(captioner.mlp[0].weight)] == 0.5
-    assert decays[id(captioner.mlp[0].bias)] == 0.0
+    named = {n: p for n, p in captioner.named_parameters() if id(p) in decays}
+    assert len(named) == len(decays)
+    spared = {name for name, parameter in named.items() if not decays[id(parameter)]}
+    if decay_norms:  # embeddings and positions decay as well
+        assert spared == {name for name in named if "bias" in name}
+        return
+    tables = {name for name in named if "_emb." in name}
+    assert len(tables) == 4 + 3, "of text and marks, and of three axes"
+    assert spared == {name for name, p in named.items() if p.ndim < 2} | tables
 
 
 def test_validation_is_the_scores() -> None:
