@@ -98,7 +98,7 @@ class CaptionModel(Protocol):
         """Captions of B pairs.
 
         before_after: images uint8 [B, 2, H, W, 3] RGB, or what `inputs.reads` names: tokens int64
-        [B, 2, n], features float16 [B, 2, C, h, w]. beams: 1 is greedy.
+        [B, 2, n], features float16 or float32 [B, 2, C, h, w]. beams: 1 is greedy.
         """
         ...
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cc_prep.errors import JobFailed, UserError
+from cc_prep.words import counted
 
 WAIT = timedelta(minutes=30)  # for a rank that writes, or died
 FAILED = "failed"  # where the first process that fails leaves its error for the others
@@ -176,8 +177,9 @@ def world_size() -> int:
 def joined(cuda: bool) -> Iterator[Ranks]:
     """Joins the processes that `torchrun` started; without it there is one.
 
-    cuda: whether they exchange tensors between GPUs (NCCL) or on CPUs (gloo). Raises JobFailed when
-    another process ends; it says what that one met, if it was still able to say so.
+    cuda: whether they exchange tensors between GPUs (NCCL) or on CPUs (gloo). Raises UserError
+    where a machine has more processes than GPUs, and JobFailed when another process ends; it says
+    what that one met, if it was still able to say so.
     """
     world = world_size()
     if world == 1:
@@ -186,6 +188,7 @@ def joined(cuda: bool) -> Iterator[Ranks]:
     ranks = Ranks(int(os.environ["RANK"]), world, int(os.environ.get("LOCAL_RANK", "0")))
     device = torch.device("cuda", ranks.local) if cuda else None
     if device is not None:
+        _require_gpus(ranks)
         torch.cuda.set_device(device)
     store, _, _ = next(dist.rendezvous("env://", timeout=WAIT))
     dist.init_process_group(
@@ -205,6 +208,22 @@ def joined(cuda: bool) -> Iterator[Ranks]:
         raise JobFailed(_of_lost(store, ranks, error)) from error
     finally:
         dist.destroy_process_group()
+
+
+def _require_gpus(ranks: Ranks) -> None:
+    """Refuses more processes than GPUs on a machine, whose first process says so for its others.
+
+    Raises UserError, and FirstRankFailed on the others.
+    """
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.local + 1))
+    gpus = torch.cuda.device_count()
+    if here <= gpus:
+        return
+    error = UserError(
+        f"{here} processes on this machine, which has {counted(gpus, 'GPU')}",
+        f"Give torchrun --nproc-per-node {gpus}, or set loop.device=cpu",
+    )
+    raise FirstRankFailed(str(error), 2) if ranks.local else error
 
 
 def _lost_another(error: Exception) -> bool:

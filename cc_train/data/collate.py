@@ -85,9 +85,9 @@ def before_after(
 ) -> np.ndarray:
     """The two ends of a sequence, as a captioner reads them.
 
-    pixels: uint8 [2, H, W, 3] RGB. tokens: codebook indices int64 [2, n]. features: float16
-    [2, C, h, w]. size: height and width to which images are resized; None leaves them as they are.
-    Raises UserError if the shard does not hold what is read.
+    pixels: uint8 [2, H, W, 3] RGB. tokens: codebook indices int64 [2, n]. features: [2, C, h, w],
+    float16 or float32, as they are stored. size: height and width to which images are resized; None
+    leaves them as they are. Raises UserError if the shard does not hold what is read.
     """
     last = len(sample.tokens) - 1
     if reads == "tokens":
@@ -100,7 +100,7 @@ def before_after(
 
 
 def features_of(sample: TrainingSample, frames: Sequence[int]) -> np.ndarray:
-    """Features float16 [T, C, h, w] of the frames of these numbers.
+    """Features [T, C, h, w] of the frames of these numbers, float16 or float32 as they are stored.
 
     Raises UserError if the shard does not hold the features of one of the frames.
     """

@@ -27,8 +27,9 @@ from cc_train.text import TextCodec
 class Scene:
     """The images of one scene and all its ordered pairs.
 
-    features: float16 [C, h, w] of each image, by number. objects: the looks of the objects that an
-    image shows, by its number. size: height and width of the images in px.
+    features: [C, h, w] of each image, by number, float16 or float32 as they are stored. objects:
+    the looks of the objects that an image shows, by its number. size: height and width of the
+    images in px.
     """
 
     size: tuple[int, int] = (0, 0)
@@ -59,12 +60,12 @@ class OrderedPairBatches:
     ) -> dict[str, Any]:
         """A batch of the scenes of some samples, in order. Raises UserError for other features.
 
-        features float16 [N, C, h, w]; of P pairs: first, second int64 [P], ids and labels int64
-        [P, length], facts int64 [P, 6], places int64 [P, 2]; of M objects: object_image int64 [M],
-        object_place float32 [M, 2] (u, v), object_looks int64 [M, 4]; centres float32
-        [N, rows, columns], has_objects bool [N]. With `masks` also mask uint8 [P, 3, H, W], class
-        ids of the union, of before and of after, and has_mask bool [P, 3], False where one is not
-        known, in which case it is 0; and changed bool [P].
+        features [N, C, h, w] as they are stored, float16 or float32; of P pairs: first, second
+        int64 [P], ids and labels int64 [P, length], facts int64 [P, 6], places int64 [P, 2]; of M
+        objects: object_image int64 [M], object_place float32 [M, 2] (u, v), object_looks int64
+        [M, 4]; centres float32 [N, rows, columns], has_objects bool [N]. With `masks` also mask
+        uint8 [P, 3, H, W], class ids of the union, of before and of after, and has_mask bool
+        [P, 3], False where one is not known, in which case it is 0; and changed bool [P].
         """
         for sample in samples:
             require_backbone(sample.key, sample.features, self.backbone)
@@ -107,7 +108,7 @@ class OrderedPairBatches:
 
 
 def _stacked(features: Sequence[np.ndarray]) -> np.ndarray:
-    """float16 [N, C, h, w]. Raises UserError where images differ in size."""
+    """[N, C, h, w], float16 or float32. Raises UserError where images differ in size."""
     shapes = sorted({array.shape for array in features})
     if len(shapes) > 1:
         raise UserError(
@@ -135,7 +136,11 @@ def draw(pairs: Sequence[OrderedPair], count: int, rng: np.random.Generator) -> 
 def scenes(
     samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator], masks: bool = False
 ) -> Iterator[tuple[Scene, np.random.Generator]]:
-    """The scenes: adjacent samples of one scene, with the random generator of the first."""
+    """The scenes: adjacent samples of one scene, with the random generator of the first.
+
+    A scene that stands beside itself, in place of a damaged one or where an epoch ends and the next
+    begins, is one scene here: the batch then has fewer pairs.
+    """
 
     items = zip(samples, rngs, strict=True)
     for _, group in groupby(items, key=lambda item: shard_index.scene_of(item[0].key)):

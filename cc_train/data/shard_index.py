@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import tarfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import groupby
+from typing import Any, BinaryIO
 
 from cc_prep import storage
 from cc_prep.errors import UserError
@@ -118,6 +119,62 @@ def facts(entries: Sequence[Entry], unreadable: set[str] | None = None) -> list[
                 rendered.setdefault(_build(entry), value is not None)
         listed.append(value)
     return listed
+
+
+def reversed_captions(entries: Sequence[Entry]) -> list[str]:
+    """The captions that a renderer wrote of the samples' pairs in reverse order.
+
+    They are in the samples' facts, which the index does not hold, so the JSON of every sample is
+    read, but nothing else of it; of a folder's data set whose first sample has no facts only that
+    one. A sample that cannot be read has none here: who reads it for a batch says what is wrong
+    with it. Raises UserError for facts of another form.
+    """
+    rendered: dict[tuple[str | None, str], bool] = {}
+    captions: list[str] = []
+    for shard, group in groupby(entries, key=lambda entry: entry.shard):
+        of_shard = [entry for entry in group if rendered.get(_build(entry), True)]
+        try:
+            if of_shard:
+                with storage.open_read(shard) as file:
+                    captions += _captions_backwards(file, of_shard, rendered)
+        except FileNotFoundError:
+            continue
+    return captions
+
+
+def _captions_backwards(
+    file: BinaryIO, entries: Sequence[Entry], rendered: dict[tuple[str | None, str], bool]
+) -> Iterator[str]:
+    """`reversed_captions` of entries of an open shard. rendered: whether the first sample of a data
+    set has facts, which is noted for those to come.
+    """
+    for entry in entries:
+        if not rendered.get(_build(entry), True):
+            continue
+        try:
+            meta = _json_of(file, entry)
+        except DamagedShard:
+            continue
+        known = facts_of({**meta, "key": entry.key})
+        rendered.setdefault(_build(entry), known is not None)
+        yield from known.reversed_captions if known is not None else ()
+
+
+def _json_of(file: BinaryIO, entry: Entry) -> dict[str, Any]:
+    """The JSON of a sample of an open shard, which is its first member. Raises DamagedShard."""
+    file.seek(entry.offset)
+    try:
+        member = tarfile.TarInfo.frombuf(
+            file.read(tarfile.BLOCKSIZE), tarfile.ENCODING, "surrogateescape"
+        )
+        if parts_of(member, entry.shard) != (entry.key, "json"):
+            raise DamagedShard(f"{entry.shard}: {entry.key} is not where the index says")
+        meta = json.loads(file.read(member.size))
+    except (tarfile.TarError, ValueError, RecursionError) as error:
+        raise DamagedShard(f"{entry.shard}: {entry.key}: {error}") from None
+    if not isinstance(meta, dict):
+        raise DamagedShard(f"{entry.shard}: {entry.key}: its .json is no object")
+    return meta
 
 
 def require_facts(entries: Sequence[Entry]) -> None:

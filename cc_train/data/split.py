@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from rich.console import Console
 
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
+from cc_prep.words import counted
 from cc_train.data import order, shard_index
 from cc_train.data.mirroring import exchange_sides
 from cc_train.data.shard_index import Entry
@@ -80,6 +81,9 @@ class CaptionSettings(Protocol):
     def mirror(self) -> float: ...
 
     @property
+    def pairs_per_scene(self) -> int | None: ...
+
+    @property
     def decoder(self) -> DecoderSettings: ...
 
 
@@ -89,15 +93,30 @@ def captioned(
     settings: CaptionSettings,
     console: Console,
     codec: type[Vocabulary] = Vocabulary,
+    *,
+    began_with: Callable[[Mapping[str, bytes]], bool],
 ) -> tuple[Split, Vocabulary]:
     """The samples that a captioner is trained and validated on, and its words. Raises UserError.
 
-    codec: the kind of vocabulary.
+    Where the settings say how many ordered pairs are drawn from a scene (`pairs_per_scene`), the
+    captions of reversed pairs count too. codec: the kind of vocabulary. began_with: see
+    `vocabulary`; `Request.began_with` is such a function.
     """
     data = with_captions(read(shards, valid, settings.validation_split, console), console)
-    file, least = settings.vocabulary, settings.min_word_count
-    words = vocabulary(data.train, file, least, console, mirrored=settings.mirror > 0, codec=codec)
-    note_cut_captions(data.train, words, settings.decoder.length, console)
+    is_ordered = settings.pairs_per_scene is not None
+    backwards = shard_index.reversed_captions(data.train) if is_ordered else []
+    words = vocabulary(
+        data.train,
+        settings.vocabulary,
+        settings.min_word_count,
+        console,
+        mirrored=settings.mirror > 0,
+        codec=codec,
+        backwards=backwards,
+        began_with=began_with,
+    )
+    forwards = [caption for entry in data.train for caption in entry.captions]
+    note_cut_captions([*forwards, *backwards], words, settings.decoder.length, console)
     return data, words
 
 
@@ -151,37 +170,60 @@ def vocabulary(
     console: Console,
     mirrored: bool = False,
     codec: type[Vocabulary] = Vocabulary,
+    *,
+    backwards: Sequence[str] = (),
+    began_with: Callable[[Mapping[str, bytes]], bool] = lambda files: False,
 ) -> Vocabulary:
     """The vocabulary of the training captions, or that of a file.
 
     min_count: how often a word has to occur. mirrored: whether samples may be mirrored; words that
-    occur only in the captions of mirrored samples come last. codec: the kind of vocabulary. Raises
-    UserError if there are no captions, or the file is no vocabulary.
+    occur only in the captions of mirrored samples come after the others. codec: the kind of
+    vocabulary. backwards: the captions of reversed pairs; words that occur only in them come last.
+    began_with: whether the run to resume has files of these contents by name. Older code left out
+    the words of `backwards`, so a run that began with the words before them keeps those, which is
+    printed. Raises UserError if there are no captions, or the file is no vocabulary.
     """
     if file is not None:
         return codec.read(file)
     captions = [caption for entry in entries for caption in entry.captions]
     if not captions:
         raise UserError(*NO_CAPTIONS)
-    words = codec.of(captions, min_count)
+    forwards = codec.of(captions, min_count)
     if mirrored:
-        others = codec.of(map(exchange_sides, captions), min_count).words
-        words = codec([*words.words, *(word for word in others if word not in words.ids)])
-    console.print(f"{len(captions):,} captions, {len(words)} words")
+        forwards = _lengthened(forwards, map(exchange_sides, captions), min_count)
+    words, both = forwards, [*captions, *backwards]
+    if backwards:
+        words = _lengthened(words, both, min_count)
+    if backwards and mirrored:
+        words = _lengthened(words, map(exchange_sides, both), min_count)
+    # Asked on all processes, also where it does not matter: the first one answers for all.
+    if began_with(forwards.files()) and len(words) > len(forwards):
+        console.print(
+            f"{counted(len(words) - len(forwards), 'word')} of reversed pairs' captions alone: "
+            "this run began without them and continues so; they are trained as unknown words. A "
+            "training with another --out learns them"
+        )
+        words = forwards
+    of_reversed = f" and {len(backwards):,} of reversed pairs" if backwards else ""
+    console.print(f"{len(captions):,} captions{of_reversed}, {len(words)} words")
     return words
 
 
+def _lengthened(words: Vocabulary, captions: Iterable[str], min_count: int) -> Vocabulary:
+    """The words, and behind them those that occur only in these other captions, in their order."""
+    others = type(words).of(captions, min_count).words
+    return type(words)([*words.words, *(word for word in others if word not in words.ids)])
+
+
 def note_cut_captions(
-    entries: Sequence[Entry], codec: TextCodec, length: int, console: Console
+    captions: Iterable[str], codec: TextCodec, length: int, console: Console
 ) -> None:
     """Says how many training captions are too long for a decoder, which learns their first part.
 
-    The captions that a renderer wrote of reversed pairs are not counted; they are about as long.
     length: `decoder.length`, which counts the begin and the end mark too.
     """
-    captions = Counter(caption for entry in entries for caption in entry.captions)
     lengths = Counter[int]()
-    for caption, times in captions.items():
+    for caption, times in Counter(captions).items():
         # No caption has more tokens than bytes, so here nothing is cut.
         ids, _ = codec.encode(caption, len(caption.encode()) + 2)
         lengths[int((ids != codec.marks.pad).sum())] += times

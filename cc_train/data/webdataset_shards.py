@@ -55,10 +55,12 @@ def open_shards(
     divided among the processes of a training and among the workers of a loader.
 
     A sample is a dictionary: `__key__`, `__url__`, `json` (dict), `tokens.npy` int16 [F, h, w],
-    `scores.npy` float32 [2, captions, F]; where the shard has them `features.npy` float16
-    [frames, C, h, w], `mask.png`, `mask_before.png` and `mask_after.png`, class ids uint8 [H, W],
-    and `change.png` uint8 [H, W], 1 where a change was found; the stored frames `f00.jpg` … as
-    uint8 [H, W, 3] RGB; and `before` and `after`, the first and the last of them.
+    `scores.npy` float32 [2, captions, F]; where the shard has them `features.npy`
+    [frames, C, h, w], float16, or float32 where the shards were built with
+    `features.precision=float32`, `mask.png`, `mask_before.png` and `mask_after.png`, class ids
+    uint8 [H, W], and `change.png` uint8 [H, W], 1 where a change was found; the stored frames
+    `f00.jpg` … as uint8 [H, W, 3] RGB; and `before` and `after`, the first and the last of them.
+    Features of the mirrored images are left out.
 
     Raises UserError for a pattern that names no file, and while reading for a damaged shard.
     Nothing is ever unpickled.

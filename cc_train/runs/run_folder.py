@@ -89,6 +89,15 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
             storage.write_bytes(str(folder / name), content)
 
 
+def began_with(folder: Path, files: Mapping[str, bytes]) -> bool:
+    """Whether a run in a folder has taken steps, and has files of these contents by name."""
+    try:
+        alike = all(storage.read_bytes(str(folder / n)) == data for n, data in files.items())
+    except FileNotFoundError:
+        return False
+    return alike and bool(checkpoints.steps(folder))
+
+
 def check_new(folder: Path) -> None:
     """Raises UserError for the folder of a run, also of one that broke off before a checkpoint."""
     if (folder / SETTINGS).exists() or checkpoints.steps(folder):

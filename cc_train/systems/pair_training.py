@@ -23,7 +23,7 @@ from cc_train.runs.stored_run import Run
 from cc_train.systems.pair_trunk import BACKBONE, PairTrunk, without_backbone
 from cc_train.text import VOCABULARY, Vocabulary
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request
+from cc_train.training.task import Request, captioned
 
 WORD_TENSORS = ("decoder.out.weight", "decoder.out.bias")  # a row for each word
 # How captioners of pairs are trained where it is not set.
@@ -114,7 +114,7 @@ class PairTraining:
     def of(cls, settings: PairSettings, request: Request) -> PairTraining:
         """Reads the training data from the shards. Raises UserError."""
         settings.encoder.check()
-        data, codec = split.captioned(request.shards, request.valid, settings, request.console)
+        data, codec = captioned(settings, request)
         features = feature_statistics.first_features(data.train)
         return cls(data, codec, features, frozen_backbone.of_training(data, codec, features))
 

@@ -32,8 +32,13 @@ class IntervalMeans:
 
     def take(self, ranks: Ranks) -> dict[str, float]:
         """The mean losses of the steps since the last call; called on all ranks."""
-        state = self.state(ranks)
+        losses = self.means(ranks)
         self.sums, self.counts = {}, {}
+        return losses
+
+    def means(self, ranks: Ranks) -> dict[str, float]:
+        """The mean losses that `take` would return, which stay in the sums; called on all ranks."""
+        state = self.state(ranks)
         return {name: total / count for name, (total, count) in state.items()}
 
     def state(self, ranks: Ranks) -> dict[str, tuple[float, int]]:

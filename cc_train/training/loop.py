@@ -104,7 +104,7 @@ def _note_resuming(trainer: Trainer, start: int, console: Console) -> None:
     console.print(f"resuming at step {start}")
     if rates[0] not in (None, rates[1]):
         console.print(f"the learning rate was {rates[0]:g} and is {rates[1]:g} from here on")
-    if before not in (None, steps) and trainer.settings.schedule != "constant":
+    if before not in (None, steps) and trainer.settings.follows_steps:
         text = f"{before} steps became {steps}: the learning rate follows"
         console.print(f"{text} the schedule of all {steps}")
 
@@ -118,8 +118,12 @@ def _log_validate_save(
 ) -> None:
     """What is due when `done` steps are over: log, validate, save."""
     settings, last = trainer.settings, done == trainer.settings.steps
-    if done % settings.log_every == 0:
-        losses = trainer.interval.take(trainer.ranks)
+    due = done % settings.log_every == 0
+    if due or last:
+        # The last steps are logged in any case. If the run is prolonged, its next log is over the
+        # whole interval all the same, as that of a run which did not end here.
+        means = trainer.interval.take if due else trainer.interval.means
+        losses = means(trainer.ranks)
         a_step = settings.batch_size * settings.grad_accum_steps * trainer.ranks.world
         if logger is not None:
             logger.log(done, "train", losses, samples=a_step)

@@ -67,6 +67,7 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Parameter groups: matrices and filters decay; biases, norms and embeddings do not.
 
+    The word table of a caption decoder is the weight of its output layer, and decays.
     What else is spared a module names in `no_weight_decay() -> set of names`, as timm's networks
     do. decay_norms: only what is named a bias is spared, as in BERT's and ProCap's code.
     """

@@ -13,8 +13,9 @@ from cc_train.data.split import VALID_DIGEST
 from cc_train.runs import checkpoints, origin, run_folder
 
 # Settings that may differ when a run resumes. Those of NOTED change the steps that follow; a note
-# names them. The others change a batch or a step by rounding at most. The division of a step's
-# batch is free as well: only `global_batch_size` counts.
+# names them. The others change a step by rounding at most, but for dropout: another device,
+# `compile` and another size of the micro-batches draw other masks from the same seed. The division
+# of a step's batch is free as well: only `global_batch_size` counts.
 NOTED = ("steps", "epochs", "learning_rate")
 FREE_OF_LOOP = (
     *NOTED, "batch_size", "grad_accum_steps", "compile", "device", "threads", "tf32",

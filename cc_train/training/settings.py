@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import torch
 from pydantic import Field
@@ -17,6 +17,7 @@ from cc_train.training.optim import Optimizer, Schedule
 
 Device = Literal["auto", "cpu", "cuda"]
 DEVICES = get_args(Device)
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Loop(Section):
@@ -33,7 +34,7 @@ class Loop(Section):
     optimizer: Optimizer = "adamw"
     schedule: Schedule = "cosine"
     learning_rate: float = Field(1e-4, gt=0)
-    betas: tuple[float, float] = Field((0.9, 0.999), strict=False)
+    betas: tuple[Beta, Beta] = Field((0.9, 0.999), strict=False)
     weight_decay: float = Field(0.0, ge=0)
     warmup_steps: int = Field(100, ge=0)
     warmup_ratio: float | None = Field(None, ge=0, lt=1)
@@ -107,6 +108,11 @@ class Loop(Section):
                 "Set loop.decay_epochs or loop.decay_steps",
             )
         return self.model_copy(update=update) if update else self
+
+    @property
+    def follows_steps(self) -> bool:
+        """Whether the learning rate of a step depends on the number of all steps."""
+        return self.schedule in ("cosine", "linear") or self.warmup_ratio is not None
 
     @property
     def decay(self) -> tuple[int, float]:

@@ -12,10 +12,13 @@ from rich.console import Console
 from cc_prep.console import on_stderr
 from cc_prep.settings import Section
 from cc_train.captioner import Inputs
-from cc_train.data.split import Split
+from cc_train.data import split
+from cc_train.data.split import CaptionSettings, Split
 from cc_train.data.stream import Source, Stream, StreamSettings
 from cc_train.distributed import Ranks
 from cc_train.evaluation.validation import Validation
+from cc_train.runs import run_folder
+from cc_train.text import Vocabulary
 from cc_train.training.objective import Objective
 from cc_train.training.settings import Loop
 
@@ -39,6 +42,13 @@ class Request:
     ranks: Ranks = field(default_factory=Ranks)
     device: str = "cpu"
     init_name: str | None = None
+
+    def began_with(self, files: Mapping[str, bytes]) -> bool:
+        """Whether the run to resume has taken steps with files of these contents, by name.
+
+        All processes call this together: the first one looks into the run's folder.
+        """
+        return self.ranks.decided(lambda: run_folder.began_with(self.run, files))
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,17 @@ class SampleSettings(Protocol):
 
     @property
     def loop(self) -> Loop: ...
+
+
+def captioned(
+    settings: CaptionSettings, request: Request, codec: type[Vocabulary] = Vocabulary
+) -> tuple[Split, Vocabulary]:
+    """The samples that a captioner is trained and validated on, and its words. Raises UserError.
+
+    codec: the kind of vocabulary.
+    """
+    shards, console = (request.shards, request.valid), request.console
+    return split.captioned(*shards, settings, console, codec, began_with=request.began_with)
 
 
 def validation(

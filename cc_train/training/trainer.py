@@ -20,7 +20,7 @@ from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.provenance import differences
 from cc_prep.storage.file_lock import LockHeld, file_lock
 from cc_train.data.stream import Source
-from cc_train.distributed import Ranks
+from cc_train.distributed import FirstRankFailed, Ranks
 from cc_train.runs import checkpoints, origin
 from cc_train.runs.checkpoints import Checkpoint, better
 from cc_train.runs.run_folder import SETTINGS
@@ -56,6 +56,9 @@ class Trainer:
     its folder. device: of the objective, `cpu` or `cuda`. figures: of the last validation,
     by name; best: the step and the figures of the best one. signals: sums over all ranks of what
     each gave to the last step. interval: the losses of the steps since the last log.
+
+    Made on all ranks together. Raises UserError for a loss that cannot be accumulated, and where
+    ranks have other settings or samples.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Trainer:
             )
         self.objective, self.settings, self.run, self.ranks = objective, settings, run, ranks
         self.config, self.device = json.loads(json.dumps(config)), device
+        self._require_same()  # before tensors are exchanged, whose shapes follow from the samples
         self.optimisers = {
             phase: optim.build_optimizer(
                 objective.groups(phase), settings.learning_rate, settings.betas, settings.optimizer
@@ -110,23 +114,32 @@ class Trainer:
         """The network that is validated and stored: the running average, if there is one."""
         return self.averaged.module if self.averaged is not None else self.objective.network
 
+    def _require_same(self) -> None:
+        """Refuses ranks with other settings or samples than the first one's; it says so for all.
+
+        Raises UserError, and FirstRankFailed on the other ranks.
+        """
+        configs = self.ranks.gather_objects(json.dumps(self.config, sort_keys=True))
+        other = next((n for n, one in enumerate(configs) if one != configs[0]), None)
+        if other is None:
+            return
+        lines = "; ".join(differences(json.loads(configs[0]), json.loads(configs[other]))[:5])
+        error = UserError(
+            f"rank {other} has other settings or samples than the first ({lines})",
+            "Start all processes with one command, on the same data",
+        )
+        raise error if self.ranks.first else FirstRankFailed(str(error), 2)
+
     def prepare(self, resume_mode: str, source: Source) -> int:
         """Makes the run folder or resumes the run in it; returns the step to start at.
 
         The first rank looks, decides and sends the checkpoint to the others, which need not see the
-        folder. resume_mode: `never` refuses a folder that has a run. Raises UserError for that, for
-        a run with other settings, and for ranks that were given other settings or samples.
+        folder. resume_mode: `never` refuses a folder that has a run. Raises UserError for that, and
+        for a run with other settings.
         """
         checkpoint, before = self.ranks.decided(
             lambda: self._decide(resume_mode), checkpoints.to_send
         )
-        digests = self.ranks.gather_objects(json.dumps(self.config, sort_keys=True))
-        if digests[self.ranks.rank] != digests[0]:
-            lines = "; ".join(differences(json.loads(digests[0]), self.config)[:5])
-            raise UserError(
-                f"rank {self.ranks.rank} has other settings or samples than the first ({lines})",
-                "Start all processes with one command, on the same data",
-            )
         if checkpoint is None:
             return 0
         self.config = origin.with_start_of(before, self.config)
@@ -264,7 +277,11 @@ class Trainer:
         return shares
 
     def _check(self, step: int, phase: str, loss: Tensor, norm: Tensor) -> None:
-        """The one place of a step that waits for the device. The norm is the same on all ranks."""
+        """Ends a step whose numbers are not finite. The norm is the same on all ranks.
+
+        It waits for the device, as a step also does elsewhere: where a loss picks the words of a
+        caption, and where several processes exchange numbers.
+        """
         values = torch.stack([loss.double(), norm.double().to(loss.device)]).tolist()
         # With float16 a gradient may overflow: the scaler then leaves the step out.
         if math.isfinite(values[0]) and (math.isfinite(values[1]) or self.scaler.is_enabled()):

@@ -110,7 +110,7 @@ class FrameFeatures(nn.Module):
         """Features float32 [B, T, n, channels].
 
         frames: images [B, T, 3, H, W] in [0, 1]; or indices int64 [B, T, n] for `tokens`, stored
-        features float16 [B, T, C, h, w] for `features`.
+        features float16 or float32 [B, T, C, h, w] for `features`.
         """
         if self.kind == "tokens":
             indices = frames if frames.ndim == 3 else self.indices(frames)

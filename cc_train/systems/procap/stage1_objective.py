@@ -244,7 +244,7 @@ class Stage1Objective(Objective):
     """The objective of stage 1; see `Objective` in `cc_train.training.objective`.
 
     A batch from the stream is {text, frames: images uint8 [B, T, H, W, 3], indices [B, T, n] or
-    features float16 [B, T, C, h, w], altered: the same of one frame more, damaged_order: int64
+    features [B, T, C, h, w], altered: the same of one frame more, damaged_order: int64
     [B, T], see `damage.Damage`, tokens (not where frames are cropped), visible, negative_index,
     negative_is_valid, mask: int64 [B], by `masking.NAMES`, changed: bool [B]}; a chunk has its
     `variants` besides.

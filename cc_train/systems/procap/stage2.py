@@ -34,7 +34,7 @@ from cc_train.systems.procap.stage2_objective import Stage2Objective
 from cc_train.text import TextCodec
 from cc_train.training.fact_losses import FactLosses
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task, over_samples, validation
+from cc_train.training.task import Request, Task, captioned, over_samples, validation
 
 ENCODER, DECODER = "intermediate_generator.", "text_decoder.decoder."
 
@@ -117,9 +117,13 @@ def prepare(settings: Settings, request: Request) -> Task:
     request.init: the folder of a stage-1 run; without it the encoder starts untrained.
     """
     _check(settings)
+<<<<<<< HEAD
     if request.init is not None:
         _refuse_files(settings, request.init)
     data, codec = split.captioned(request.shards, request.valid, settings, request.console)
+=======
+    data, codec = captioned(settings, request)
+>>>>>>> mendB
     network = make(settings, data, codec, request.init, request.console)
     if settings.facts is not None:
         shard_index.require_facts(data.train)

@@ -61,7 +61,7 @@ class ScorerBatches:
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
     ) -> dict[str, Any]:
-        """A batch by half: {before_after float16 [B, 2, C, h, w], ids, labels int64 [B, length],
+        """A batch by half: {before_after [B, 2, C, h, w], ids, labels int64 [B, length],
         scene int64 [B]}. Pairs of one scene have the same `scene`, in both halves.
 
         With a grid, each half also holds facts, places, and the objects and centres of its images,

@@ -30,7 +30,7 @@ from cc_train.systems.scorer.supervision import SceneLosses, Supervision
 from cc_train.systems.scorer.words import ScorerWords
 from cc_train.text import TextCodec, Vocabulary
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task, over_samples, validation
+from cc_train.training.task import Request, Task, captioned, over_samples, validation
 
 CBR_HEADS = 8
 WORD_TENSORS = ("speaker.core.embed.weight", "speaker.logit.weight", "speaker.logit.bias")
@@ -144,7 +144,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         raise UserError("facts: they are learned from ordered pairs", "Set pairs_per_scene too")
     loop = settings.loop
     words = Vocabulary if settings.split_words == "treebank" else ScorerWords
-    data, codec = split.captioned(request.shards, request.valid, settings, request.console, words)
+    data, codec = captioned(settings, request, words)
     first = feature_statistics.first_features(data.train)
     about = {**frozen_backbone.of_training(data, codec, first), "ways": vars(settings.ways)}
     spec = BackboneSpec.of_json(about["backbone"])

@@ -123,10 +123,10 @@ def apart(rank: Ranks, folder: Path) -> Any:
 
 
 def other_settings(rank: Ranks, folder: Path) -> Any:
-    source = StatelessSource(lambda number: None)
-    settings = {"samples": rank.rank}
-    trainer = Trainer(Two(), Loop(steps=2, device="cpu"), settings, folder / "run", rank)
-    return trainer.prepare("auto", source)
+    """The samples of the second rank have more words, so its network has another size."""
+    objective = Two()
+    objective.others["words"] = nn.Linear(1, 3 + rank.rank)
+    return Trainer(objective, Loop(device="cpu"), {"samples": rank.rank}, folder / "run", rank)
 
 
 def contrasts(rank: Ranks, folder: Path) -> Any:
@@ -298,9 +298,9 @@ def test_no_tensor_of_a_checkpoint_is_pickled(answers: Answers) -> None:
 
 def test_ranks_with_other_samples_are_refused(answers: Answers) -> None:
     """Keeps away: a machine whose copy of the shards is another one, trained on in silence."""
-    assert answers["other_settings", 0] == 0
-    assert "rank 1 has other settings or samples than the first" in answers["other_settings", 1]
-    assert "samples: 0 → 1" in answers["other_settings", 1]
+    message = "rank 1 has other settings or samples than the first (samples: 0 → 1)"
+    assert answers["other_settings", 0].startswith(f"UserError: {message}")
+    assert answers["other_settings", 1].startswith(f"FirstRankFailed: {message}")
 
 
 def test_what_the_first_rank_refuses_ends_all(answers: Answers) -> None:
@@ -351,6 +351,19 @@ def test_the_reason_of_a_lost_connection_is_shown() -> None:
     ):
         raise RuntimeError(text)
     assert str(caught.value.__cause__) == text
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(("local", "error"), [("0", UserError), ("1", FirstRankFailed)])
+def test_more_processes_than_gpus(
+    monkeypatch: pytest.MonkeyPatch, local: str, error: type[Exception]
+) -> None:
+    """Keeps away: "invalid device ordinal" as a traceback, and processes that wait for its rank."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", local)
+    with pytest.raises(error, match="2 processes on this machine, which has 1 GPU"), joined(True):
+        pass
 
 
 def test_a_process_says_what_another_one_met(answers: Answers) -> None:

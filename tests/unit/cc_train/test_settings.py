@@ -66,6 +66,14 @@ def test_a_seed_that_no_generator_takes(seed: int) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("betas", ["[0.9, 1]", "[-0.1, 0.9]", "[0.9]"])
+def test_betas_that_no_optimiser_takes(betas: str) -> None:
+    """Keeps away: torch's traceback after all shards were read, or an average that stays 0."""
+    with pytest.raises(UserError, match="betas") as caught:
+        configs.load(Loop, "vqgan", None, [f"betas={betas}"], Console(quiet=True))
+    assert "\n" not in str(caught.value)
+
+
 def sections(model: type[BaseModel], key: str = "") -> Iterator[str]:
     """The dotted keys of all sections below a model, those that may be null among them."""
     for name, field in model.model_fields.items():

@@ -23,6 +23,14 @@ def test_orders_stay_as_they_are() -> None:
     assert steps == [[5, 2, 0, 4], [1, 3, 2, 3], [4, 1, 0, 5]]
 
 
+def test_an_epoch_is_permuted_once() -> None:
+    """Keeps away: half a million numbers that are shuffled for each batch of 16 of them."""
+    order._permutation.cache_clear()
+    for step in range(10):
+        order.items_of_step(step, 4, 36, 7)
+    assert order._permutation.cache_info().misses == 2
+
+
 def test_dice_stay_as_they_are() -> None:
     assert order.rng_at(7, 5).integers(1000, size=3).tolist() == [547, 49, 604]
     assert order.rng_of(7, 5).integers(1000, size=3).tolist() == [147, 550, 117]

@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import tarfile
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pytest
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import tar, training_shards
+from cc_prep.records import Facts
 from cc_train.data import shard_index
 from cc_train.data.shard_index import Entry
 from tests.unit.cc_prep.formats.test_training_shards import PAIR, sample
@@ -70,6 +72,29 @@ def test_shards_without_facts_are_refused(tmp_path: Path) -> None:
         shard_index.require_facts(bare)
     rendered = write(tmp_path / "b", dataset="rendered", facts={"type": "none"})
     shard_index.require_facts([*bare, *shard_index.read([str(rendered)])])
+
+
+def test_reversed_captions_are_read_of_the_json_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a start that reads all features, and every sample of what was not rendered."""
+    bare = shard_index.read([str(write(tmp_path / "a", 5, facts=None))])
+    facts = asdict(Facts("none", reversed_captions=("it is gone", "it left")))
+    path = write(tmp_path / "b", 3, dataset="rendered", facts=facts)
+    rendered = shard_index.read([str(path)])
+    with path.open("r+b") as file:  # the second is no sample any more
+        file.seek(rendered[1].offset + 512)
+        file.write(b"x")
+    read = []
+    of_json = shard_index._json_of
+    monkeypatch.setattr(Entry, "read", lambda entry: pytest.fail("read whole"))
+    monkeypatch.setattr(
+        shard_index, "_json_of", lambda file, entry: read.append(entry) or of_json(file, entry)
+    )
+    gone = [replace(rendered[0], shard=str(tmp_path / "gone.tar"))]
+    captions = shard_index.reversed_captions([*bare, *rendered, *gone])
+    assert captions == ["it is gone", "it left"] * 2
+    assert read == [bare[0], *rendered]
 
 
 def test_another_tokenizer_is_refused(tmp_path: Path) -> None:

@@ -7,14 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from cc_prep.errors import UserError
+from cc_prep.records import Facts
 from cc_train.data import order, split
 from cc_train.data.shard_index import Entry
+from cc_train.data.split import CaptionSettings
+from cc_train.runs import run_folder
 from cc_train.systems.pair_training import PairSettings
+from cc_train.systems.procap import stage2
+from cc_train.systems.scorer import recipe as scorer
 from cc_train.systems.scorer.words import ScorerWords
-from cc_train.text import Vocabulary
+from cc_train.text import MARKS, Vocabulary
+from cc_train.training.task import Request, captioned
 from tests import token_shards
 
 
@@ -88,8 +95,8 @@ def test_a_pair_is_not_trained_and_validated_on(monkeypatch: pytest.MonkeyPatch)
 def test_a_pair_without_a_caption_teaches_none() -> None:
     """Keeps away: a captioner that learns to say nothing."""
     one, other = entries("1")
-    captioned = [one, replace(other, captions=("gone",))]
-    data = split.with_captions(split.Split(captioned, [], {}), QUIET)
+    both = [one, replace(other, captions=("gone",))]
+    data = split.with_captions(split.Split(both, [], {}), QUIET)
     assert [entry.key for entry in data.train] == ["d-1-no_change"]
     assert data.first["captions"] == ["gone"]
     with pytest.raises(UserError, match="hold no captions"):
@@ -99,12 +106,12 @@ def test_a_pair_without_a_caption_teaches_none() -> None:
 def test_words_of_mirrored_captions_can_be_learned() -> None:
     """Keeps away: "rightmost" as an unknown word, where no caption but a mirrored one has it."""
     [one, other] = entries("1")
-    captioned = [
+    both = [
         replace(one, captions=("the leftmost cube",)),
         replace(other, captions=("a left",)),
     ]
-    plain = split.vocabulary(captioned, None, 1, QUIET)
-    mirrored = split.vocabulary(captioned, None, 1, QUIET, mirrored=True)
+    plain = split.vocabulary(both, None, 1, QUIET)
+    mirrored = split.vocabulary(both, None, 1, QUIET, mirrored=True)
     assert mirrored.words == [*plain.words, "right", "rightmost"]
 
 
@@ -112,11 +119,10 @@ def test_captions_that_are_cut_are_counted() -> None:
     """Keeps away: a decoder that learns half of each caption, of which nothing is said."""
     console = Console(record=True, file=io.StringIO(), soft_wrap=True)
     texts = ("it is gone", "it is gone", "the small red cube is gone.", "nothing")
-    some = [Entry(f"d-{i}-change", "a.tar", 0, 1, captions=(t,)) for i, t in enumerate(texts)]
     for codec in (Vocabulary.of(texts), ScorerWords.of(texts)):
-        split.note_cut_captions(some, codec, 9, console)
+        split.note_cut_captions(texts, codec, 9, console)
         assert console.export_text() == ""
-        split.note_cut_captions(some, codec, 4, console)
+        split.note_cut_captions(texts, codec, 4, console)
         most = 8 if isinstance(codec, ScorerWords) else 9  # SCORER's words have no full stop
         assert console.export_text() == (
             "3 of 4 captions are cut to 2 words in training: decoder.length is 4. With "
@@ -131,5 +137,66 @@ def test_a_training_says_how_many_captions_it_cuts(
     monkeypatch.setattr(split.shard_index, "read", lambda patterns: known)
     console = Console(record=True, file=io.StringIO())
     settings = PairSettings.model_validate({"decoder": {"length": 4}})
-    split.captioned(["x"], [], settings, console)
-    assert "2 of 2 captions are cut to 2 words" in console.export_text()
+    monkeypatch.setattr(split.shard_index, "reversed_captions", lambda entries: ["a b", "a b d"])
+    split.captioned(["x"], [], settings, console, began_with=lambda files: False)
+    assert "3 of 4 captions are cut to 2 words" in console.export_text()
+
+
+BACKWARDS = ("caption 0 is missing", "it is missing")
+
+
+def learned(shards: str, settings: CaptionSettings, run: Path, console: Console = QUIET) -> list:
+    """The words of a training on shards, behind the marks."""
+    _, words = captioned(settings, Request([shards], [], run, console=console))
+    return words.words[len(MARKS) :]
+
+
+def test_words_of_reversed_captions_are_learned(tmp_path: Path) -> None:
+    """Keeps away: "missing" as an unknown word, where only the pair (after, before) has it."""
+    facts = Facts("none", reversed_captions=BACKWARDS)
+    shards, _ = token_shards.write(tmp_path, 3, facts=facts)
+    ordered: list[CaptionSettings] = [
+        PairSettings(),
+        stage2.Settings(pairs_per_scene=2),
+        scorer.Settings(pairs_per_scene=1),
+    ]
+    plain = learned(shards, stage2.Settings(), tmp_path)
+    assert not {"is", "it", "missing"} & {*plain}
+    for settings in ordered:
+        assert learned(shards, settings, tmp_path) == [*plain, "is", "missing", "it"]
+
+
+def test_words_that_forward_captions_have_stay_in_their_order(tmp_path: Path) -> None:
+    """Keeps away: other bytes of every checkpoint, since reversed captions count words anew."""
+    facts = Facts("none", reversed_captions=("change 2 2 2 2", "nochange nochange"))
+    shards, _ = token_shards.write(tmp_path, 3, facts=facts)
+    for mirror in (0.0, 0.5):
+        settings = PairSettings(mirror=mirror)
+        assert learned(shards, settings, tmp_path) == learned(shards, stage2.Settings(), tmp_path)
+
+
+def test_words_of_reversed_captions_may_be_mirrored_or_rare(tmp_path: Path) -> None:
+    """Keeps away: "right" as an unknown word; and a word of one caption that counts as frequent."""
+    [entry] = [replace(one, captions=("it came",)) for one in entries("1")[:1]]
+    backwards = ["it left the leftmost box", "gone"]
+    words = split.vocabulary([entry], None, 1, QUIET, mirrored=True, backwards=backwards)
+    assert words.words[len(MARKS) :] == [
+        *("came", "it", "box", "gone", "left", "leftmost", "the", "right", "rightmost")
+    ]
+    rare = split.vocabulary([entry], None, 2, QUIET, backwards=["it came back", "back", "gone"])
+    assert rare.words[len(MARKS) :] == ["back", "came", "it"]
+
+
+def test_a_run_without_words_of_reversed_captions_goes_on(tmp_path: Path) -> None:
+    """Keeps away: a run of older code that is refused, for its vocabulary has become another."""
+    facts = Facts("none", reversed_captions=BACKWARDS)
+    shards, _ = token_shards.write(tmp_path, 3, facts=facts)
+    older = learned(shards, stage2.Settings(), tmp_path)
+    run, begun = tmp_path / "run", tmp_path / "begun"
+    files = Vocabulary([*MARKS, *older]).files()
+    run_folder.write_imported(run, files, {}, {"weight": torch.zeros(1)})
+    run_folder.write_files(begun, files)
+    console = Console(record=True, file=io.StringIO(), soft_wrap=True)
+    assert learned(shards, PairSettings(), run, console) == older
+    assert "3 words of reversed pairs' captions alone" in console.export_text()
+    assert learned(shards, PairSettings(), begun) != older, "no step was taken yet"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -151,3 +152,39 @@ def test_a_loss_over_the_batch_is_refused_before_anything_is_written(tmp_path: P
         train(run, objective, grad_accum_steps=2)
     assert not run.exists()
     train(run, objective)
+
+
+def logged(run: Path) -> dict[int, float]:
+    """The loss of each log of the training by its step."""
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return {line["step"]: line["model"] for line in lines if line["part"] == "train"}
+
+
+def test_the_last_steps_are_logged_and_a_prolonged_run_logs_whole_intervals(tmp_path: Path) -> None:
+    """Keeps away: a short training without any loss in its log, and another curve if it goes on."""
+    settings = {"schedule": "constant", "warmup_steps": 0, "log_every": 3, "learning_rate": 0.1}
+    for run, steps in (("short", 2), ("whole", 7), ("parts", 5), ("parts", 7)):
+        train(tmp_path / run, Line(), steps=steps, **settings)
+    whole, parts = (logged(tmp_path / run) for run in ("whole", "parts"))
+    assert [*logged(tmp_path / "short")] == [2]
+    assert [*whole] == [3, 6, 7]
+    assert parts.pop(5) > whole[6], "of the steps 4 and 5 alone"
+    assert parts == whole
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_noted"),
+    [
+        ({"schedule": "linear"}, True),
+        ({"schedule": "step", "decay_steps": 2}, False),
+        ({"schedule": "constant"}, False),
+        ({"schedule": "constant", "warmup_ratio": 0.5}, True),
+    ],
+)
+def test_a_rate_that_follows_the_steps_is_noted(
+    tmp_path: Path, settings: dict[str, object], is_noted: bool
+) -> None:
+    """Keeps away: a note on a schedule that stays, and none on a warm-up that becomes longer."""
+    train(tmp_path, Line(), steps=2, **settings)
+    shown = train(tmp_path, Line(), steps=4, **settings)
+    assert ("2 steps became 4: the learning rate follows" in shown) == is_noted
