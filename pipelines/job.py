@@ -202,7 +202,7 @@ def _and_then(write: Callable[[], None]) -> Iterator[None]:
         yield
     except BaseException:
         # A disk that is full, or a store that fails, often fails here once more.
-        with contextlib.suppress(OSError, StoreFailed):
+        with contextlib.suppress(OSError, StoreFailed, UserError):
             write()
         raise
     write()
@@ -253,7 +253,7 @@ def _run_workers(
             console.print(f"{error}; the job continues without it")
             pool = without_devices(pool, error)
         finally:
-            with contextlib.suppress(OSError, StoreFailed):
+            with contextlib.suppress(OSError, StoreFailed, UserError):
                 state.remove_run(run_info.id)
     check_all_came_back({shard.name for shard in todo}, returned)
 

@@ -147,55 +147,6 @@ def test_another_split_joins_what_is_there(tmp_path: Path) -> None:
     assert record["shards"].keys() == {"train-000000", "val-000000"}
 
 
-@pytest.mark.parametrize(
-    "module", [provenance, training_shards, rejects], ids=lambda module: module.__name__
-)
-def test_an_account_that_cannot_be_written_fails_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any
-) -> None:
-    """Keeps away: exit code 0 though the disk was full at the job's last write; a folder that
-    calls itself complete beside the index of the run before."""
-    name = "write_index" if module is training_shards else "write"
-    write, calls = getattr(module, name), 0
-
-    def full_at_the_end(*arguments: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if calls > 1:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(*arguments)
-
-    indexed = spec(tmp_path, format=training_shards.FORMAT)
-    with monkeypatch.context() as patch:
-        patch.setattr(module, name, full_at_the_end)
-        with pytest.raises(JobFailed, match="the disk is full"):
-            run(indexed)
-    assert (provenance.read(str(tmp_path)) or {})["complete"] is False
-    summary, _ = run(indexed)
-    assert summary is not None
-    assert (summary.made_now, summary.samples) == (0, 10)
-    assert (provenance.read(str(tmp_path)) or {})["complete"] is True
-    assert len(training_shards.read_index(str(tmp_path))) == 10
-
-
-def test_the_first_error_is_the_one_to_show(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Keeps away: "the disk is full" of the account in place of why the workers failed."""
-    write, calls = provenance.write, 0
-
-    def full_at_the_end(folder: str, record: dict[str, Any]) -> None:
-        nonlocal calls
-        calls += 1
-        if calls > 1:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(folder, record)
-
-    monkeypatch.setattr(provenance, "write", full_at_the_end)
-    with pytest.raises(JobFailed, match="pair 8; 2 of 4 shards are done"):
-        run(spec(tmp_path, 14, faults={"fails": range(4, 14)}))
-
-
 def test_a_stopped_job_says_how_far_it_came(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
