@@ -32,6 +32,7 @@ def export(out: str, target: str, progress: Progress = no_progress) -> dict[str,
     Raises UserError, also if one of these jobs has not ended or the scores are of other sequences,
     and DamagedShard.
     """
+    target = storage.local_folder(target)
     folder = verification.find_one(out, sequences.FORMAT)
     record = provenance.read(folder)
     assert record is not None
