@@ -52,6 +52,14 @@ class StoreFailed(JobFailed):
     """An object store that failed again and again; what was to be stored there is not."""
 
 
+class StoreRefused(UserError):
+    """An object store that does not accept the keys, whatever file is asked for."""
+
+
+class FileRefused(UserError):
+    """A file of an object store that may not be read or written with the keys."""
+
+
 class Reason(str, Enum):
     """Why a pair was rejected."""
 

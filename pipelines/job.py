@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -177,9 +177,10 @@ def _locked(
     if todo and spec.compute is not None:
         console.print(_compute(spec.compute, todo, pool))
     try:
-        if todo:
-            with Watcher(state, plan, console, account.whole, pool.workers):
-                _run_workers(spec, todo, account, pool, console)
+        with _and_then(lambda: None if held.lost else account.write(planned, record)):
+            if todo:
+                with Watcher(state, plan, console, account.whole, pool.workers):
+                    _run_workers(spec, todo, account, pool, console)
     except KeyboardInterrupt:
         if held.lost:
             raise JobFailed(
@@ -188,12 +189,23 @@ def _locked(
         raise JobFailed(f"stopped; {_resumable(account, plan)}") from None
     except JobFailed as error:
         raise JobFailed(f"{error}; {_resumable(account, plan)}") from error
-    finally:
-        # On a full disk or without the store the first error is the one to show.
-        with contextlib.suppress(OSError, StoreFailed):
-            if not held.lost:
-                account.write(planned, record)
     return _summary(spec.folder, plan, account, len(todo))
+
+
+@contextlib.contextmanager
+def _and_then(write: Callable[[], None]) -> Iterator[None]:
+    """Calls `write` after the block, also after an error there, which stays the one to show.
+
+    Raises what `write` raises, but after an error of the block.
+    """
+    try:
+        yield
+    except BaseException:
+        # A disk that is full, or a store that fails, often fails here once more.
+        with contextlib.suppress(OSError, StoreFailed, UserError):
+            write()
+        raise
+    write()
 
 
 def _data(
@@ -241,7 +253,7 @@ def _run_workers(
             console.print(f"{error}; the job continues without it")
             pool = without_devices(pool, error)
         finally:
-            with contextlib.suppress(OSError, StoreFailed):
+            with contextlib.suppress(OSError, StoreFailed, UserError):
                 state.remove_run(run_info.id)
     check_all_came_back({shard.name for shard in todo}, returned)
 

@@ -32,6 +32,7 @@ def export(out: str, target: str, progress: Progress = no_progress) -> dict[str,
     Raises UserError, also if one of these jobs has not ended or the scores are of other sequences,
     and DamagedShard.
     """
+    target = storage.local_folder(target)
     folder = verification.find_one(out, sequences.FORMAT)
     record = provenance.read(folder)
     assert record is not None
@@ -77,6 +78,7 @@ def import_frames(request: job.Request, source: str) -> job.Summary | None:
     if storage.exists(storage.join(source, videos.names.scores)):
         _with_imported_scores(manifest)  # refuses what would stop `import_scores` afterwards
     shards = plan(manifest, request.splits, request.limit)
+    videos.check_names(pair for shard in shards for pair in shard.pairs)
     masked = sum(bool(pair.masks) for shard in shards for pair in shard.pairs)
     if masked:
         request.console.print(

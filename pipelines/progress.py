@@ -11,7 +11,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
-from cc_prep.errors import StoreFailed
+from cc_prep.errors import StoreFailed, UserError
 from cc_prep.words import counted
 from pipelines.state.journal import Done, State
 
@@ -124,7 +124,7 @@ class Watcher:
         began = time.monotonic()
         try:
             self.latest = count(self.state, self.plan, self.finished)
-        except (OSError, StoreFailed):  # the next look may succeed
+        except (OSError, StoreFailed, UserError):  # the next look may succeed
             self.pause = LINE_SECONDS
             return self.latest
         now = self.latest

@@ -18,7 +18,14 @@ from functools import partial
 from typing import Any
 
 from cc_prep import device_errors, storage
-from cc_prep.errors import JobFailed, Reason, RejectedPair, StoreFailed, first_line
+from cc_prep.errors import (
+    JobFailed,
+    Reason,
+    RejectedPair,
+    StoreFailed,
+    StoreRefused,
+    first_line,
+)
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.rejects import Reject
 from pipelines.plan import ShardPlan
@@ -233,7 +240,7 @@ class ShardWorker:
         """The step's results; pairs that do not fit or fail are tried in smaller parts."""
         try:
             results = self.step()(pairs)
-        except StoreFailed:  # no pair's fault
+        except (StoreFailed, StoreRefused):  # no pair's fault
             raise
         except Exception as error:
             failure = error

@@ -214,9 +214,29 @@ def finished_shards(folder: str, kind: ShardFormat, command: str) -> dict[str, d
     if record is None or record.get("format") != kind.name:
         raise UserError(f"{folder}: no {kind.folder} there", f"Run: cc-prep {command}")
     if not record.get("complete"):
-        raise UserError(f"{folder}: not all planned shards are finished", f"Run: cc-prep {command}")
+        short = _unfinished(record)
+        remedy = f"Run: cc-prep {command}"
+        if short:
+            remedy += ", for all of these pairs (a smaller --limit does not finish it), or give "
+            remedy += "another --out"
+        raise UserError(f"{folder}: not all planned shards are finished{short}", remedy)
     shards: dict[str, dict[str, Any]] = record["shards"]
     return shards
+
+
+def _unfinished(record: Mapping[str, Any]) -> str:
+    """How many of the planned pairs of a split are finished, where it is not all; may be empty."""
+    planned, finished = Counter[str](), Counter[str]()
+    for name, pairs in record.get("planned", {}).items():
+        planned[split_of(name)] += pairs
+    for name, one in record["shards"].items():
+        finished[split_of(name)] += one["samples"] + one["rejected"]
+    counts = [
+        f"{split}: {finished[split]:,} of {pairs:,} pairs"
+        for split, pairs in planned.items()
+        if finished[split] < pairs
+    ]
+    return f" ({', '.join(counts)})" if counts else ""
 
 
 def check_scores(

@@ -123,6 +123,24 @@ class Videos:
                 f"{path}: no HDF5 file of sequences ({type(error).__name__})", "Fetch it again"
             ) from None
 
+    def check_names(self, pairs: Iterable[Named]) -> None:
+        """Raises UserError for a file of others that has one sequence by the id of two pairs."""
+        path = self.folder / self.names.videos(CHANGE)
+        if self.names.known or not path.exists():
+            return
+        with h5py.File(path, "r") as file:
+            entries = set(file)
+        by_name: dict[str, str] = {}
+        for one in pairs:
+            name = self.names.key_in(entries, one)
+            other = by_name.setdefault(name, one.key)
+            if other != one.key:
+                raise UserError(
+                    f"{path}: {name} is the id of two pairs, {other} and {one.key}",
+                    "Name the sequences there by these keys, or import each split's own file "
+                    "with --split",
+                )
+
 
 def read_scores(folder: str, names: Names) -> dict[str, Any]:
     """The JSON file's content. Raises UserError; FileNotFoundError where there is none."""

@@ -5,10 +5,10 @@ settings                 every key that decides its bytes
 weights                  SHA-256 of each by name
 weight_files             where each file of weights lay that has no name of ours; noted only
 data                     the data of its pairs, see `pipelines/state/sources.py`
-software                 versions, and the GPUs that the driver's machine has; noted, not enforced
+software                 versions; noted, not enforced
 complete                 whether every planned shard is there with all its pairs
 planned                  pairs by shard
-shards                   samples, rejected, bytes and SHA-256 by shard
+shards                   samples, rejected, bytes, SHA-256, input digest and GPU by shard
 """
 
 from __future__ import annotations

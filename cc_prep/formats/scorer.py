@@ -75,6 +75,7 @@ def export(
     for pairs without features, for images without numbers or with gaps between them, and for two
     images or two splits of one number.
     """
+    target = storage.local_folder(target)
     _check_target(target)
     captions: dict[str, dict[int, list[str]]] = {CHANGED: {}, UNCHANGED: {}}
     numbers, pairs, paths = _Numbers(), 0, list(shards)

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from cc_prep import storage
-from cc_prep.errors import Reason, RejectedPair
+from cc_prep.errors import FileRefused, Reason, RejectedPair
 from cc_prep.media import video
 
 SMALLEST_SIDE = 16
@@ -65,6 +65,8 @@ def read_encoded(reference: str) -> bytes:
         return storage.read_bytes(reference)
     except FileNotFoundError:
         raise RejectedPair(Reason.MISSING_IMAGE, reference) from None
+    except FileRefused as error:
+        raise RejectedPair(Reason.UNREADABLE_IMAGE, error.what) from None
     except (IsADirectoryError, PermissionError) as error:
         raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{reference}: {error.strerror}") from None
     except OSError as error:  # others are the disk's, and pass

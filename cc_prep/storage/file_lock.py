@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import filelock
+
+from cc_prep.errors import UserError
 
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP)  # of a file system
 
@@ -20,9 +23,10 @@ class LockHeld(Exception):
 def file_lock(path: Path, seconds: float) -> Iterator[None]:
     """Holds the lock of a file, which is made, during the block.
 
-    Raises LockHeld if another process has it for so many seconds, and OSError where the file cannot
-    be made. On a file system without locks nothing is held.
+    Raises LockHeld if another process has it for so many seconds, UserError if the file is a link,
+    and OSError where it cannot be made. On a file system without locks nothing is held.
     """
+    refuse_link(path)
     if not _has_locks(path):
         # filelock would make a file of its own there, which outlives a process that is killed.
         yield
@@ -36,6 +40,12 @@ def file_lock(path: Path, seconds: float) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def refuse_link(path: str | Path) -> None:
+    """Raises UserError if a file to lock is a link: its lock would be that of another folder."""
+    if os.path.islink(path):
+        raise UserError(f"{path}: a lock that is a link, as `cp -rs` copies it", "Remove this link")
 
 
 def _has_locks(path: Path) -> bool:

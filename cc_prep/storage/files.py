@@ -71,6 +71,15 @@ def local_path(path: str) -> str:
     return path[len("file://") :] if path.startswith("file://") else path
 
 
+def local_folder(path: str) -> str:
+    """A folder for what is written to disks alone. Raises UserError for one of an object store."""
+    if is_remote(path):
+        raise UserError(
+            f"{path}: this output is written to a disk", "Give a local folder, and copy it there"
+        )
+    return local_path(path)
+
+
 def exists(path: str) -> bool:
     """Whether a file or folder is there."""
     if not is_remote(path):
@@ -131,9 +140,11 @@ def _remote_sizes(folder: str) -> dict[str, int]:
 
 def _remote_entries(folder: str) -> list[dict[str, Any]]:
     try:
-        return list(object_store.call(folder, lambda fs, key: fs.ls(key, detail=True)))
+        entries = object_store.call(folder, lambda fs, key: fs.ls(key, detail=True))
     except FileNotFoundError:
         return []
+    # Empty objects like `images/`, by which some tools mark a folder, are no files.
+    return [e for e in entries if e["type"] != "file" or not e["name"].endswith("/")]
 
 
 def _last_part(path: str) -> str:
@@ -220,7 +231,8 @@ def read_json_lines(path: str) -> list[Any]:
 def named(path: str) -> str:
     """The path of a file that a user names for output: where a link leads, which stays a link.
 
-    Links in the folders of jobs are replaced, so that `cp -rs` gives a copy to work on.
+    Links in the folders of jobs are replaced, so that `cp -rs` gives a copy to work on, once its
+    link to the lock is removed (see `file_lock`).
     """
     path = path if is_remote(path) else local_path(path)
     return os.path.realpath(path) if not is_remote(path) and os.path.islink(path) else path
@@ -235,12 +247,18 @@ def write_whole(path: str, durable: bool = True) -> Iterator[BinaryIO]:
     file.
     """
     if is_remote(path):
-        with tempfile.NamedTemporaryFile() as file:
-            yield file  # type: ignore[misc]
-            file.flush()
+        # Without a name in its folder, from which a process that is killed would not remove it.
+        with tempfile.TemporaryFile() as nameless:
+            yield nameless
+            nameless.flush()
+
             # Not a copy into an opened file, whose closing would keep what a broken copy left.
+            def put(fs: Any, key: str) -> None:
+                nameless.seek(0)  # on some systems /dev/fd shares the position
+                fs.put_file(f"/dev/fd/{nameless.fileno()}", key)
+
             with _bucket_is_there(path):
-                object_store.call(path, lambda fs, key: fs.put_file(file.name, key))
+                object_store.call(path, put)
         return
     path = local_path(path)
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
@@ -269,9 +287,9 @@ def write_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """An empty local folder, whose content moves into the folder `path` when the block ends.
 
     After an error nothing of it is there. A file that is there already is replaced; of a folder
-    that is there, OSError is raised.
+    that is there, OSError is raised. Raises UserError for a folder of an object store.
     """
-    target = Path(path)
+    target = Path(local_folder(os.fspath(path)))
     target.mkdir(parents=True, exist_ok=True)
     temporary = target / f".{uuid.uuid4().hex[:12]}{TEMPORARY_SUFFIX}"
     temporary.mkdir()
@@ -355,13 +373,17 @@ def remove_temporaries(folder: str, seconds: float = 0.0) -> int:
         for name in (*list_files(folder), *list_folders(folder))
         if TEMPORARY.fullmatch(name)
     ]
-    old = [path for path in paths if time.time() - path.lstat().st_mtime >= seconds]
-    for path in old:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    return len(old)
+    removed = 0
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):  # its writer has just ended
+            if time.time() - path.lstat().st_mtime < seconds:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+            removed += 1
+    return removed
 
 
 def free_bytes(folder: str) -> int | None:

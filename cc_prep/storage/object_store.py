@@ -6,13 +6,14 @@ then answers 500 or hangs up in the middle of an answer costs a job some seconds
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, TypeVar
 
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
-from cc_prep.errors import StoreFailed, UserError, named_line
+from cc_prep.errors import FileRefused, StoreFailed, StoreRefused, UserError, named_line
 
 TRIES = 5
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
@@ -30,6 +31,15 @@ FINAL = (
     NotImplementedError,
 )
 NO_KEYS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
+# S3's codes of a refusal of the keys themselves. A token may expire in the middle of a job.
+BAD_KEYS = (
+    "ExpiredToken",
+    "InvalidAccessKeyId",
+    "InvalidSecurity",
+    "NotSignedUp",
+    "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch",
+)
 
 T = TypeVar("T")
 
@@ -37,8 +47,9 @@ T = TypeVar("T")
 def call(path: str, action: Callable[[Any, str], T]) -> T:
     """`action(file system, key)`, tried again when it fails. key: the path within the store.
 
-    Raises FileNotFoundError and PermissionError as they are, UserError where the store cannot even
-    be asked, and StoreFailed after the last try.
+    Raises FileNotFoundError as it is, FileRefused where the keys do not open this file,
+    StoreRefused where the store does not accept them, UserError where it cannot even be asked, and
+    StoreFailed after the last try.
     """
     fs, key = _file_system_of(path)
     ask = Retrying(
@@ -49,6 +60,8 @@ def call(path: str, action: Callable[[Any, str], T]) -> T:
     )
     try:
         return ask(action, fs, key)
+    except PermissionError as error:
+        raise _refused(path, error, fs, key) from None
     except Exception as error:
         raise _explained(path, error) from None
 
@@ -110,11 +123,31 @@ def _may_pass(error: BaseException) -> bool:
 
 def _explained(path: str, error: Exception) -> Exception:
     if type(error).__name__ in NO_KEYS:
-        return UserError(f"{path}: {error}", "Give the store's keys, as its own tools want them")
+        return StoreRefused(f"{path}: {error}", "Give the store's keys, as its own tools want them")
     if not _may_pass(error):
         return error
     reason = named_line(error)
     return StoreFailed(f"{path}: the store failed {TRIES} times, the last with {reason}")
+
+
+def _refused(path: str, error: PermissionError, fs: Any, key: str) -> UserError:
+    """What a refusal is about, the keys or this file."""
+    if _code(error) == "403":  # of HEAD, whose answer says no more
+        with contextlib.suppress(Exception):
+            try:
+                fs.cat_file(key, start=0, end=1)
+            except PermissionError as answer:
+                error = answer
+    reason = f"{path}: {error.strerror or str(error) or 'permission denied'}"
+    if _code(error) in BAD_KEYS:
+        return StoreRefused(f"{reason} ({_code(error)})", "Give keys that the store accepts")
+    return FileRefused(reason, "Give keys that may read it, or write it if it is an output")
+
+
+def _code(error: PermissionError) -> str:
+    """S3's code of a refusal; empty for other stores."""
+    answer = getattr(error.__cause__, "response", None) or {}
+    return str(answer.get("Error", {}).get("Code", ""))
 
 
 class _Ranges(io.RawIOBase):

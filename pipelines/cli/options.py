@@ -84,7 +84,12 @@ def _common_job_options(command: Callable[..., None], workers: str) -> Callable[
             is_flag=True,
             help="Print the plan and stop. Starts Ray, to count the free CPUs and GPUs.",
         ),
-        click.option("--retry-rejects", is_flag=True, help="Process the rejected pairs again."),
+        click.option(
+            "--retry-rejects",
+            is_flag=True,
+            help="Process the rejected pairs again; jobs on stored shards make each that has one "
+            "as a whole.",
+        ),
         click.option(
             "--max-rejects",
             type=click.FloatRange(0, 1),

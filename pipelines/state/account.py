@@ -49,10 +49,15 @@ class Account:
         self.finished[done.shard] = self.whole[done.shard] = done
 
     def write(self, planned: Mapping[str, int], record: Mapping[str, Any]) -> None:
-        """Writes provenance, rejects and index of all shards finished so far.
+        """Writes index, rejects and provenance of all shards finished so far.
 
-        planned: pairs by shard, over all runs. record: the provenance's other keys.
+        The provenance comes last, since its `complete` speaks for the other two as well. planned:
+        pairs by shard, over all runs. record: the provenance's other keys.
         """
+        in_order = [done for _, done in sorted(self.finished.items())]
+        if self.format.indexed:
+            training_shards.write_index(self.folder, {done.shard: done.index for done in in_order})
+        rejects.write(self.folder, [reject for done in in_order for reject in done.rejects])
         shards = {
             name: {
                 "samples": done.samples,
@@ -79,10 +84,6 @@ class Account:
                 "shards": shards,
             },
         )
-        in_order = [done for _, done in sorted(self.finished.items())]
-        if self.format.indexed:
-            training_shards.write_index(self.folder, {done.shard: done.index for done in in_order})
-        rejects.write(self.folder, [reject for done in in_order for reject in done.rejects])
 
 
 def check_all_came_back(planned: set[str], returned: set[str]) -> None:

@@ -25,7 +25,7 @@ import filelock
 
 from cc_prep import storage
 from cc_prep.errors import StoreFailed, UserError
-from cc_prep.storage.file_lock import NO_LOCKS
+from cc_prep.storage.file_lock import NO_LOCKS, refuse_link
 from pipelines.state import FOLDER
 
 HEARTBEAT_SECONDS = 10.0
@@ -127,8 +127,8 @@ def locked(folder: str, when_lost: Callable[[], None] = lambda: None) -> Iterato
 
         def beat() -> None:
             while not stop.wait(HEARTBEAT_SECONDS):
-                # Neither a full disk nor a store that fails for a while ends the heartbeat.
-                with contextlib.suppress(OSError, StoreFailed):
+                # Neither a full disk nor a store that fails or refuses for a while ends it.
+                with contextlib.suppress(OSError, StoreFailed, UserError):
                     if kernel is None and _is_lost(folder, me, held):
                         when_lost()
                         return
@@ -150,6 +150,7 @@ def _kernel_lock(folder: str) -> filelock.BaseFileLock | None:
     """The kernel's lock, taken; None on a file system without. Raises UserError if it is held."""
     path = storage.local_path(_guard(folder))
     os.makedirs(os.path.dirname(path), exist_ok=True)
+    refuse_link(path)
     with open(path, "a"):
         pass
     if _kernel_is_free(folder) is None:
@@ -186,20 +187,40 @@ def _create(folder: str, me: Holder) -> None:
     if before is not None and before.id == me.id:  # the answer to a first try was lost
         return
     _watch(folder, before)
-    # Of several that watched it, only one can create this file, and so only one replaces the lock.
-    claim = f"{_path(folder)}.after-{before.id if before is not None else 'damage'}"
-    if not storage.create_json(claim, asdict(me)):
-        raise UserError(
-            f"{folder}: another job takes over the lock of a dead one",
-            f"Wait for it; if none runs, remove {claim}",
-        )
+    claims = _claim(folder, before, me)
     try:
         if _read(folder) != before:  # it was taken over and given back meanwhile
             raise UserError(f"{folder}: another job took the lock", "Wait for it or stop it")
         # Watching took longer than a beat counts for.
         storage.write_json(_path(folder), asdict(replace(me, beat=time.time())))
     finally:
-        storage.remove(claim)
+        for claim in claims:
+            storage.remove(claim)
+
+
+def _claim(folder: str, before: Holder | None, me: Holder) -> list[str]:
+    """Claims the lock of a dead owner: of several that watched it, only one can create this file.
+
+    Returns all claims that this one stands on: one whose owner died before it removed it is
+    followed by another, named after that owner. Raises UserError if a living job has it.
+    """
+    claims = [f"{_path(folder)}.after-{before.id if before is not None else 'damage'}"]
+    while not storage.create_json(claims[-1], asdict(me)):
+        other = _holder_in(claims[-1])
+        if other is not None and other.id == me.id:  # the answer to a first try was lost
+            break
+        deadline = time.monotonic() + STALE_SECONDS
+        while other is not None and not other.is_dead and time.monotonic() < deadline:
+            time.sleep(min(HEARTBEAT_SECONDS, STALE_SECONDS / 4))
+            if _holder_in(claims[-1]) != other or _read(folder) != before:
+                other = None
+        if other is None:
+            raise UserError(
+                f"{folder}: another job takes over the lock of a dead one",
+                f"Wait for it; if none runs, remove {claims[-1]}",
+            )
+        claims.append(f"{claims[-1]}.after-{other.id}")
+    return claims
 
 
 def _watch(folder: str, before: Holder | None) -> None:
@@ -228,8 +249,13 @@ def _at_work(folder: str, other: Holder) -> UserError:
 
 
 def _read(folder: str) -> Holder | None:
+    return _holder_in(_path(folder))
+
+
+def _holder_in(path: str) -> Holder | None:
+    """The holder in a lock or claim; None if it is not there or damaged."""
     try:
-        return Holder(**storage.read_json(_path(folder)))
+        return Holder(**storage.read_json(path))
     except (FileNotFoundError, ValueError, TypeError):
         return None
 

@@ -26,10 +26,10 @@ KEYS = {
 class Store:
     """The proxy's switches and what it did. share: of all requests that meet a fault.
 
-    Besides FAULTS there are "slow", an answer after `seconds`, and "silent", no answer as long as
-    the store is so. done: requests by their fault. methods: requests by their method. most_at_once:
-    requests that were under way at a time. held: a PUT of such a name is never answered while it
-    stands.
+    Besides FAULTS there are "slow", an answer after `seconds`, "silent", no answer as long as the
+    store is so, and "expired", a refusal of the keys. done: requests by their fault. methods:
+    requests by their method. most_at_once: requests that were under way at a time. held: a PUT of
+    such a name is never answered while it stands. refused: reading such a name meets "expired".
     """
 
     def __init__(self, backend: tuple[str, int]) -> None:
@@ -40,7 +40,7 @@ class Store:
         self.done: Counter[str] = Counter()
         self.methods: Counter[str] = Counter()
         self.under_way = self.most_at_once = 0
-        self.held = ""
+        self.held = self.refused = ""
         self.lock = threading.Lock()
         self.endpoint = ""
 
@@ -95,6 +95,12 @@ class Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 return
         fault = self.store.draw()
+        if (
+            self.store.refused
+            and self.command in ("GET", "HEAD")
+            and self.store.refused in self.path
+        ):
+            fault = "expired"
         length = int(self.headers.get("Content-Length") or 0)
         if fault == "cut request":
             self.rfile.read(length // 2)
@@ -106,6 +112,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send_response(500)
             self.send_header("Content-Length", "0")
             self.end_headers()
+            return
+        if fault == "expired":
+            self._refuse("ExpiredToken", "The provided token has expired.")
             return
         if fault == "slow":
             time.sleep(self.store.seconds)
@@ -127,6 +136,15 @@ class Handler(BaseHTTPRequestHandler):
             if not size:
                 break
         return body
+
+    def _refuse(self, code: str, message: str) -> None:
+        xml = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+        self.send_response(403)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(xml)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(xml)
 
     def _answer(self, body: bytes, cut: bool) -> None:
         backend = http.client.HTTPConnection(*self.store.backend)

@@ -11,11 +11,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import boto3
 import pytest
 import s3fs
 
 from cc_prep import storage
 from cc_prep.errors import StoreFailed, UserError
+from cc_prep.formats import rejects
 from cc_prep.storage import object_store
 from tests.commands import Done, cc_prep, cc_train, without_ray
 from tests.conftest import BIN
@@ -128,6 +130,42 @@ def test_no_keys_no_bucket_and_no_such_store(
     with pytest.raises(UserError, match="Give the store's keys"):
         storage.write_bytes("s3://bucket/x", b"x")
     s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_keys_that_expired_end_a_job_and_reject_no_pair(
+    store: bad_store.Store, synth_root: Path
+) -> None:
+    """Keeps away: "cc-prep: The provided token has expired.", without a path and a remedy; rejects
+    of all pairs that are left."""
+    store.fail(1.0, ("expired",))
+    with pytest.raises(UserError, match=r"^s3://bucket/x: .*ExpiredToken.*\. Give keys"):
+        storage.read_bytes("s3://bucket/x")
+    store.fail(0)
+    root, out = "s3://bucket/refused", "s3://bucket/refused-out"
+    for file in synth_root.rglob("*.*"):
+        if file.is_file():
+            storage.write_bytes(f"{root}/{file.relative_to(synth_root)}", file.read_bytes())
+    store.refused = ".png"
+    done = prepare("interpolate", "synth", "--root", root, "--out", out, *JOB)
+    store.refused = ""
+    assert done.returncode == 2
+    assert "png: The provided token has expired. (ExpiredToken). Give keys" in done.stderr
+    assert not storage.exists(f"{out}/sequences/rejects.parquet") or not rejects.read(
+        f"{out}/sequences"
+    )
+    done = prepare("interpolate", "synth", "--root", root, "--out", out, *JOB)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_mark_of_a_folder_is_no_file(store: bad_store.Store) -> None:
+    """Keeps away: "images/images has no ending of an image" of a folder that a console made."""
+    s3 = boto3.client("s3")
+    s3.put_object(Bucket=bad_store.BUCKET, Key="marked/images/", Body=b"")
+    storage.write_bytes("s3://bucket/marked/images/a.png", b"a")
+    assert storage.list_files("s3://bucket/marked/images") == ["a.png"]
+    assert storage.sizes("s3://bucket/marked/images") == {"a.png": 1}
+    assert storage.list_folders("s3://bucket/marked") == ["images"]
+    assert storage.list_files("s3://bucket/marked") == []
 
 
 def test_a_job_writes_the_same_bytes_through_faults(

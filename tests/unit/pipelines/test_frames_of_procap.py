@@ -14,6 +14,7 @@ from cc_prep import manifest
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.records import ImagePair
 from pipelines import fingerprint, job, procap
+from pipelines.plan import ShardPlan
 
 
 def test_a_sequence_of_another_length_is_rejected(tmp_path: Path) -> None:
@@ -50,6 +51,22 @@ def test_keyframes_are_checked_before_frames_are_written(tmp_path: Path) -> None
     settings = manifest.load("own", ["keyframes.k=2"], str(tmp_path))
     request = job.Request(settings, str(tmp_path / "out"), ["train"], None, job.Options(), None)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"Lower keyframes\.k"):
+        procap.import_frames(request, str(tmp_path))
+
+
+def test_one_sequence_is_not_taken_for_two_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: the pair 1 of the split val with the frames of the pair 1 of train."""
+    with h5py.File(tmp_path / "own_videos.h5", "w") as file:
+        file["1"] = np.zeros((9, 3, 16, 16), np.uint8)
+    pairs = [ImagePair("own", split, "1", "change", "b", "a") for split in ("train", "val")]
+    shards = [ShardPlan(pair.split, 0, (pair,)) for pair in pairs]
+    monkeypatch.setattr(procap, "plan", lambda *arguments: shards)
+    settings = manifest.load("own", root=str(tmp_path))
+    options = job.Options(dry_run=True)
+    request = job.Request(settings, str(tmp_path / "out"), ["train", "val"], None, options, None)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="1 is the id of two pairs"):
         procap.import_frames(request, str(tmp_path))
 
 

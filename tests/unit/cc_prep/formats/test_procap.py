@@ -176,6 +176,24 @@ def test_files_of_others_that_go_by_ids_are_read_too(tmp_path: Path) -> None:
     assert np.array_equal(procap.Videos(str(tmp_path), names).frames(one("1")), FRAMES)
 
 
+def test_an_id_of_two_pairs_names_neither(tmp_path: Path) -> None:
+    """Keeps away: the frames of a training pair as those of the validation pair of its id too."""
+    names = procap.Names("mine", "folders")
+    pairs = [one("1"), one("1", split="val"), one("2", split="val")]
+    videos = procap.Videos(str(tmp_path), names)
+    videos.check_names(pairs)  # without a file each pair is rejected
+    for keys, ambiguous in ((("1", "2"), True), ([pair.key for pair in pairs], False)):
+        with h5py.File(tmp_path / names.videos("change"), "w") as file:
+            for key in keys:
+                file[key] = FRAMES.transpose(0, 3, 1, 2)
+        videos.check_names(pairs[1:])
+        if ambiguous:
+            with pytest.raises(UserError, match="1 is the id of two pairs, mine-train-1-change an"):
+                videos.check_names(pairs)
+        else:
+            videos.check_names(pairs)
+
+
 def test_two_pairs_of_one_name_are_a_users_mistake(tmp_path: Path) -> None:
     with procap.exporting(str(tmp_path), OTHER) as exporter:
         exporter.add_frames(one("1"), FRAMES)

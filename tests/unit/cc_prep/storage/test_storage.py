@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import resource
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 
 from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_prep.storage import files
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -88,6 +91,48 @@ def test_a_folder_in_the_way_lets_nothing_move(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         write()
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_temporary_that_goes_meanwhile_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: "No such file" at the end of a job whose last worker has just ended."""
+    other = tmp_path / ".b.tar.0123456789ab.tmp"
+    other.write_bytes(b"half")
+    monkeypatch.setattr(files, "list_files", lambda folder: [".a.tar.0123456789ab.tmp", other.name])
+    assert storage.remove_temporaries(str(tmp_path)) == 1
+    assert not other.exists()
+
+
+def test_a_folder_is_written_to_a_disk_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: gigabytes in a new folder `s3:` of the current one, and "in s3://bucket/x"."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(folder: str) -> None:
+        with storage.write_folder(folder) as path:
+            (path / "a.txt").write_text("a")
+
+    with pytest.raises(UserError, match=r"^s3://bucket/x: this output is written to a disk\. Give"):
+        write("s3://bucket/x")
+    assert not list(tmp_path.iterdir())
+    write(f"file://{tmp_path}/x")
+    assert (tmp_path / "x/a.txt").read_text() == "a"
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_killed_writer_to_a_store_leaves_no_file_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a full /tmp after some workers were killed, each with a shard under way."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with storage.write_whole("memory://killed/shard.tar") as file:
+        file.write(b"whole")
+        file.flush()
+        assert not list(tmp_path.iterdir())
+    assert storage.read_bytes("memory://killed/shard.tar") == b"whole"
+    storage.remove("memory://killed/shard.tar")
 
 
 def test_references() -> None:

@@ -7,8 +7,11 @@ import time
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
+from fsspec.implementations.memory import MemoryFileSystem
 
-from cc_prep.errors import StoreFailed, UserError
+from cc_prep.errors import FileRefused, RejectedPair, StoreFailed, StoreRefused, UserError
+from cc_prep.media import images
 from cc_prep.storage import object_store
 
 PATH = "memory://bucket/x"
@@ -48,13 +51,50 @@ def test_the_fifth_failure_is_the_last() -> None:
     assert request.calls == 5
 
 
-@pytest.mark.parametrize("error", [FileNotFoundError("x"), PermissionError("x"), UserError("x")])
-def test_an_answer_is_not_asked_for_again(error: Exception) -> None:
-    """Keeps away: minutes of waiting for a file that is not there."""
+def denied(code: str, message: str) -> PermissionError:
+    """A store's refusal, as s3fs raises it."""
+    error = PermissionError(message)
+    error.__cause__ = ClientError({"Error": {"Code": code}}, "GetObject")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (FileNotFoundError("x"), FileNotFoundError, "x"),
+        (UserError("x"), UserError, "x"),
+        (PermissionError("Forbidden"), FileRefused, f"{PATH}: Forbidden. Give keys that may"),
+        (PermissionError(), FileRefused, f"{PATH}: permission denied"),
+        (denied("AccessDenied", "Access Denied"), FileRefused, f"{PATH}: Access Denied"),
+        (denied("ExpiredToken", "It expired"), StoreRefused, f"{PATH}: It expired .ExpiredToken."),
+        (denied("InvalidAccessKeyId", "No"), StoreRefused, f"{PATH}: No .InvalidAccessKeyId."),
+    ],
+)
+def test_an_answer_is_not_asked_for_again(
+    error: Exception, kind: type[Exception], message: str
+) -> None:
+    """Keeps away: minutes of waiting for a file that is not there; "Access Denied" without the
+    file's name, exit code 1."""
     request = Failing(error, 9)
-    with pytest.raises(type(error)):
+    with pytest.raises(kind, match=message):
         object_store.call(PATH, request)
     assert request.calls == 1
+
+
+def test_an_image_that_may_not_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: the reject "memory://bucket/x.png: None"; and a reject of every pair that is
+    left, once a job's token has expired."""
+
+    def refuse(code: str) -> None:
+        request = Failing(denied(code, "No"), 9)
+        monkeypatch.setattr(MemoryFileSystem, "cat_file", lambda fs, key: request(fs, key))
+
+    refuse("AccessDenied")
+    with pytest.raises(RejectedPair, match=f"^unreadable image: {PATH}: No$"):
+        images.read_encoded(PATH)
+    refuse("ExpiredToken")
+    with pytest.raises(StoreRefused, match="ExpiredToken"):
+        images.read_encoded(PATH)
 
 
 def test_the_pauses_double_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:

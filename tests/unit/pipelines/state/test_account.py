@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,7 @@ from typing import Any
 import pytest
 
 from cc_prep.errors import JobFailed, UserError
-from cc_prep.formats import provenance, sequences
+from cc_prep.formats import provenance, rejects, sequences, training_shards
 from pipelines import job, progress
 from pipelines.state.journal import Journal
 from pipelines.stored import finished_shards
@@ -51,6 +54,63 @@ def test_a_shard_that_is_to_be_made_again_is_not_complete(tmp_path: Path, retry:
         assert record(folder)["complete"] is False
     fake_jobs.run(spec(tmp_path), retry_rejects=retry)
     assert record(folder)["complete"] is True
+
+
+class FullAtTheEnd:
+    """A disk that has room for the account of a job's start, and not for that of its end."""
+
+    def __init__(self, write: Callable[..., None]) -> None:
+        self.write, self.calls = write, 0
+
+    def __call__(self, *arguments: Any) -> None:
+        self.calls += 1
+        if self.calls > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.write(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(provenance, "write"), (training_shards, "write_index"), (rejects, "write")],
+    ids=["provenance", "index", "rejects"],
+)
+def test_an_account_that_cannot_be_written_fails_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
+) -> None:
+    """Keeps away: exit code 0 though the disk was full at the job's last write; a folder that
+    calls itself complete beside the index of the run before."""
+    indexed = replace(spec(tmp_path), format=training_shards.FORMAT)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, FullAtTheEnd(getattr(module, name)))
+        with pytest.raises(JobFailed, match="the disk is full"):
+            fake_jobs.run(indexed)
+    assert record(indexed.folder)["complete"] is False
+    summary = fake_jobs.run(indexed)
+    assert (summary.made_now, summary.samples) == (0, 8)
+    assert record(indexed.folder)["complete"] is True
+    assert len(training_shards.read_index(indexed.folder)) == 8
+
+
+def test_the_first_error_is_the_one_to_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: "the disk is full" of the account in place of why the workers failed."""
+    monkeypatch.setattr(provenance, "write", FullAtTheEnd(provenance.write))
+    with pytest.raises(JobFailed, match=r"pairs failed .*; 0 of 1 shards are done"):
+        fake_jobs.run(spec(tmp_path, fails=range(8)))
+
+
+def test_a_larger_plan_that_did_not_finish_is_named(tmp_path: Path) -> None:
+    """Keeps away: "Run: cc-prep interpolate" after a run with a smaller --limit, which ends with
+    exit code 0 and changes nothing, again and again."""
+    with pytest.raises(JobFailed):
+        fake_jobs.run(replace(spec(tmp_path, fails=range(16)), shards=fakes.shards(16, 8)))
+    fake_jobs.run(spec(tmp_path))
+    with pytest.raises(UserError) as caught:
+        finished_shards(spec(tmp_path).folder, sequences.FORMAT, "interpolate")
+    assert "(train: 8 of 16 pairs). Run: cc-prep interpolate, for all of these" in str(caught.value)
+    fake_jobs.run(replace(spec(tmp_path), shards=fakes.shards(16, 8)))
+    assert len(finished_shards(spec(tmp_path).folder, sequences.FORMAT, "interpolate")) == 2
 
 
 def test_progress_counts_the_pairs_of_a_shard_that_is_made_again(

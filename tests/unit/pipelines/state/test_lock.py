@@ -16,6 +16,7 @@ import pytest
 
 from cc_prep import storage
 from cc_prep.errors import UserError
+from cc_prep.storage.file_lock import file_lock
 from pipelines.state import lock
 
 
@@ -153,6 +154,85 @@ def test_of_many_that_take_over_one_gets_it(path: str, monkeypatch: pytest.Monke
     ends.set()
     for thread in threads:
         thread.join()
+
+
+def test_a_claim_whose_owner_died_is_no_obstacle(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a folder of an object store that every job is refused, for a job that was killed
+    while it took over the lock of a dead one."""
+    monkeypatch.setattr(lock, "STALE_SECONDS", 0.2)
+    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.05)
+    write(path, of_another_host(1000))
+    claim = f"{path}/.state/lock.json.after-theirs"
+    storage.write_json(claim, of_another_host(1000, "first"))
+    storage.write_json(f"{claim}.after-first", of_another_host(1000, "second"))
+    with lock.locked(path):
+        assert storage.list_files(f"{path}/.state") == ["lock.json"]
+        assert lock._read(path).pid == os.getpid()
+
+
+def test_a_claim_is_ours_though_the_answer_was_lost(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: the same, for a store that took the claim and whose answer did not come."""
+    monkeypatch.setattr(lock, "STALE_SECONDS", 0.2)
+    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.05)
+    write(path, of_another_host(1000))
+    create = storage.create_json
+
+    def and_again(*arguments: object) -> bool:
+        create(*arguments)  # type: ignore[arg-type]
+        return create(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(storage, "create_json", and_again)
+    with lock.locked(path):
+        assert storage.list_files(f"{path}/.state") == ["lock.json"]
+
+
+def test_a_claim_of_a_living_job_is_left_to_it(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: two jobs that both take over a dead one's lock."""
+    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(lock, "_watch", lambda folder, before: None)
+    write(path, of_another_host(1000))
+    claim, create = f"{path}/.state/lock.json.after-theirs", storage.create_json
+    storage.write_json(claim, of_another_host(1000, "first"))
+
+    def taken_meanwhile() -> None:
+        write(path, of_another_host(0, "first"))
+        storage.remove(claim)
+
+    other = threading.Timer(0.1, taken_meanwhile)
+
+    def seen(name: str, value: object) -> bool:
+        if name == claim:
+            other.start()
+        return create(name, value)
+
+    monkeypatch.setattr(storage, "create_json", seen)
+    with pytest.raises(UserError, match="another job takes over"), lock.locked(path):
+        pass
+    other.join()
+    assert lock._read(path).id == "first"
+
+
+@pytest.mark.parametrize("job", [True, False])
+def test_the_lock_of_a_copy_by_links_is_its_own(tmp_path: Path, job: bool) -> None:
+    """Keeps away: "Too many levels of symbolic links" in a copy by `cp -rs`, and its job refused
+    while one is at work in the folder that was copied."""
+    (tmp_path / "old").write_text("")
+    guard = tmp_path / ("copy/.state/lock.json.guard" if job else "copy/.lock")
+    guard.parent.mkdir(parents=True)
+    guard.symlink_to(tmp_path / "old")
+
+    def take() -> None:
+        with lock.locked(str(tmp_path / "copy")) if job else file_lock(guard, 1):
+            pass
+
+    with pytest.raises(UserError, match=rf"^{guard}: a lock that is a link.* Remove this link$"):
+        take()
+    guard.unlink()
+    take()
 
 
 def test_on_a_disk_a_living_owner_keeps_its_lock_however_silent(tmp_path: Path) -> None:

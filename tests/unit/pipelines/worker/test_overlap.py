@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cc_prep.errors import JobFailed, Reason, RejectedPair, StoreFailed
+from cc_prep.errors import JobFailed, Reason, RejectedPair, StoreFailed, StoreRefused
 from cc_prep.formats import sequences
 from cc_prep.formats.tar import read_shard
 from cc_prep.records import ImagePair
@@ -127,6 +127,16 @@ def test_the_same_as_one_after_the_other(
         assert overlapped == plain
     else:  # a batch that was read before the first one did not fit is tried as it is
         assert overlapped[:-1] == plain[:-1]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_keys_that_a_store_no_longer_accepts_are_no_pairs_fault(
+    tmp_path: Path, device: str
+) -> None:
+    """Keeps away: rejects of good pairs, since a token expired in the middle of a job."""
+    step = Staged(2, {("read", 3): StoreRefused("it expired", "Give another")})
+    with pytest.raises(StoreRefused, match="it expired"):
+        work(tmp_path, step, device)
 
 
 def test_stages_overlap_and_no_more_than_one_batch_each(tmp_path: Path) -> None:
