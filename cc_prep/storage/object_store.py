@@ -10,12 +10,22 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, TypeVar
 
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+from tenacity import (
+    Retrying,
+    retry_if_exception,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_exponential_jitter,
+)
 
 from cc_prep.errors import StoreFailed, UserError, named_line
 
-TRIES = 5
+TRIES = 9  # a minute of pauses: a store may be away for that long
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
+# A store that takes requests and never answers costs 15 s for each. The client of S3 makes one five
+# times (botocore), and s3fs that five times again: in one try of ours that is enough of it.
+LEAST_TRIES, PATIENT_SECONDS = 3, 180.0
+S3, S3FS_TRIES = ("s3", "s3a"), 1
 READ_AHEAD = 4 * 2**20
 LARGEST_OF_MANY = 2**30  # bytes of a file that `read_many` reads
 
@@ -37,12 +47,14 @@ T = TypeVar("T")
 def call(path: str, action: Callable[[Any, str], T]) -> T:
     """`action(file system, key)`, tried again when it fails. key: the path within the store.
 
-    Raises FileNotFoundError and PermissionError as they are, UserError where the store cannot even
-    be asked, and StoreFailed after the last try.
+    It is tried TRIES times, of which those after the first LEAST_TRIES are left out once
+    PATIENT_SECONDS are over. Raises FileNotFoundError and PermissionError as they are, UserError
+    where the store cannot even be asked, and StoreFailed after the last try.
     """
     fs, key = _file_system_of(path)
     ask = Retrying(
-        stop=stop_after_attempt(TRIES),
+        stop=stop_after_attempt(TRIES)
+        | (stop_after_attempt(LEAST_TRIES) & stop_after_delay(PATIENT_SECONDS)),
         wait=wait_exponential_jitter(initial=FIRST_PAUSE, max=LONGEST_PAUSE),
         retry=retry_if_exception(_may_pass),
         reraise=True,
@@ -50,7 +62,7 @@ def call(path: str, action: Callable[[Any, str], T]) -> T:
     try:
         return ask(action, fs, key)
     except Exception as error:
-        raise _explained(path, error) from None
+        raise _explained(path, error, int(ask.statistics["attempt_number"])) from None
 
 
 def read_many(paths: Sequence[str]) -> list[bytes | None]:
@@ -92,11 +104,13 @@ def _file_system_of(path: str) -> tuple[Any, str]:
         fs, key = fsspec.core.url_to_fs(path, use_listings_cache=False)
     except ImportError as error:
         scheme = path.partition("://")[0]
-        extra = "pip install 's3fs'" if scheme in ("s3", "s3a") else str(error)
+        extra = "pip install 's3fs'" if scheme in S3 else str(error)
         raise UserError(f"{path}: what reads {scheme}:// is not installed", extra) from None
     except ValueError as error:
         reason = f"{path.partition('://')[0]}:// is no kind of store ({error})"
         raise UserError(reason, "Give a path, or a URL like s3://bucket/x") from None
+    if path.partition("://")[0] in S3:
+        fs.retries = S3FS_TRIES
     return fs, key
 
 
@@ -108,13 +122,13 @@ def _may_pass(error: BaseException) -> bool:
     )
 
 
-def _explained(path: str, error: Exception) -> Exception:
+def _explained(path: str, error: Exception, tries: int) -> Exception:
     if type(error).__name__ in NO_KEYS:
         return UserError(f"{path}: {error}", "Give the store's keys, as its own tools want them")
     if not _may_pass(error):
         return error
     reason = named_line(error)
-    return StoreFailed(f"{path}: the store failed {TRIES} times, the last with {reason}")
+    return StoreFailed(f"{path}: the store failed {tries} times, the last with {reason}")
 
 
 class _Ranges(io.RawIOBase):
