@@ -103,6 +103,7 @@ async function save() {
     kind: $("#kind").value,
     captions: $("#captions").value.split("\n"),
     replaces,
+    number,
   });
   show($("#error"), false);
   waiting = waiting.filter((one) => one.number !== number);
