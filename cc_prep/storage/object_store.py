@@ -23,7 +23,8 @@ from cc_prep.errors import StoreFailed, UserError, named_line
 TRIES = 9  # a minute of pauses: a store may be away for that long
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 # A store that takes requests and never answers costs 15 s for each. The client of S3 makes one five
-# times (botocore), and s3fs that five times again: in one try of ours that is enough of it.
+# times (botocore), and s3fs made that five times again in each of our tries: half an hour. Now s3fs
+# asks once, and tries after the first LEAST_TRIES are left out once PATIENT_SECONDS are over.
 LEAST_TRIES, PATIENT_SECONDS = 3, 180.0
 S3, S3FS_TRIES = ("s3", "s3a"), 1
 READ_AHEAD = 4 * 2**20
@@ -47,9 +48,8 @@ T = TypeVar("T")
 def call(path: str, action: Callable[[Any, str], T]) -> T:
     """`action(file system, key)`, tried again when it fails. key: the path within the store.
 
-    It is tried TRIES times, of which those after the first LEAST_TRIES are left out once
-    PATIENT_SECONDS are over. Raises FileNotFoundError and PermissionError as they are, UserError
-    where the store cannot even be asked, and StoreFailed after the last try.
+    Raises FileNotFoundError and PermissionError as they are, UserError where the store cannot even
+    be asked, and StoreFailed after the last try.
     """
     fs, key = _file_system_of(path)
     ask = Retrying(

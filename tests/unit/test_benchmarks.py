@@ -123,6 +123,29 @@ def test_results_of_todays_variants_count(comparison: ModuleType, tmp_path: Path
     assert not lab.is_known("captioner", "another")
 
 
+@pytest.mark.parametrize("system", ["scorer", "chain"])
+def test_stored_results_are_those_of_todays_plans(comparison: ModuleType, system: str) -> None:
+    """Keeps away: a change of the programs after which no published result counts, and all are to
+    be trained again. Those of mllm started from a former captioner-mini, as docs/results.md says.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        plan = importlib.import_module(f"{system}_comparison").PLAN
+    lab = comparison.Comparison(Path("out"), ROOT / plan.results, plan)
+    assert {name: [*seeds] for name, seeds in lab.known(plan.variants).items()} == {
+        name: [0, 1, 2] for name in plan.variants
+    }
+
+
+def test_stored_results_are_those_of_todays_ablation(ablation: ModuleType, tmp_path: Path) -> None:
+    """Keeps away: the same of the ablation, whose trainings take days."""
+    file = ROOT / ablation.RESULTS
+    lab = ablation.Ablation(tmp_path, 100, None, file)
+    known = lab.known(row for table in ablation.TABLES.values() for row in table)
+    lines = file.read_text().splitlines()
+    assert sum(map(len, known.values())) == len(lines)
+
+
 def _scores(exact: float) -> dict[str, object]:
     facts = {"shares": {"exact": {"share": exact}}, "told apart": {"share": 0.5}}
     return {
@@ -178,29 +201,6 @@ def test_the_page_has_the_table_that_the_scorer_comparison_prints(
     table = comparison.Comparison(Path("out"), ROOT / plan.results, plan).table()
     page = (ROOT / "docs/results.md").read_text()
     assert f"<!-- {plan.mark} -->\n{table}\n<!-- end -->" in page
-
-
-@pytest.mark.parametrize("system", ["scorer", "chain"])
-def test_stored_results_are_those_of_todays_plans(comparison: ModuleType, system: str) -> None:
-    """Keeps away: a change of the programs after which no published result counts, and all are to
-    be trained again. Those of mllm started from a former captioner-mini, as docs/results.md says.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        plan = importlib.import_module(f"{system}_comparison").PLAN
-    lab = comparison.Comparison(Path("out"), ROOT / plan.results, plan)
-    assert {name: [*seeds] for name, seeds in lab.known(plan.variants).items()} == {
-        name: [0, 1, 2] for name in plan.variants
-    }
-
-
-def test_stored_results_are_those_of_todays_ablation(ablation: ModuleType, tmp_path: Path) -> None:
-    """Keeps away: the same of the ablation, whose trainings take days."""
-    file = ROOT / ablation.RESULTS
-    lab = ablation.Ablation(tmp_path, 100, None, file)
-    known = lab.known(row for table in ablation.TABLES.values() for row in table)
-    lines = file.read_text().splitlines()
-    assert sum(map(len, known.values())) == len(lines)
 
 
 def test_other_scenes_are_other_conditions(comparison: ModuleType, tmp_path: Path) -> None:
