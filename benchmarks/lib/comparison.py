@@ -126,13 +126,25 @@ class Comparison(Lab[str]):
         return {
             line["training"]: {int(line["seed"]): line}
             for line in stored(self.results)
-            if "beside" in line
-            and line["conditions"] == self._conditions
-            and line.get("weights", "") == _shipped_weights(line["beside"])
+            if "beside" in line and line["conditions"] == self._conditions and self._is_todays(line)
         }
 
+    def _is_todays(self, line: Mapping[str, Any]) -> bool:
+        """Whether the captioner or evaluation of a line beside the variants is the one of today.
+
+        Of a captioner its weights tell, as far as it comes with the package. Of an evaluation the
+        figures do; one that is not there any more cannot have changed.
+        """
+        path = line["beside"]
+        if "weights" in line:
+            return bool(line["weights"] == _shipped_weights(path))
+        if not trainings.scores_file(Path(path)).is_file():
+            return True
+        today = trainings.figures(trainings.scores_of(Path(path)))
+        return all(line.get(name) == figure for name, figure in today.items())
+
     def is_known(self, name: str, path: str) -> bool:
-        """Whether this captioner or evaluation has a result under this name."""
+        """Whether this captioner or evaluation, as it is today, has a result under this name."""
         return any(line["beside"] == path for line in self.beside().get(name, {}).values())
 
     def add_beside(self, captioners: NamedPaths) -> None:

@@ -11,12 +11,23 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, TypeVar
 
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+from tenacity import (
+    Retrying,
+    retry_if_exception,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_exponential_jitter,
+)
 
 from cc_prep.errors import FileRefused, StoreFailed, StoreRefused, UserError, named_line
 
-TRIES = 5
+TRIES = 9  # a minute of pauses: a store may be away for that long
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
+# A store that takes requests and never answers costs 15 s for each. The client of S3 makes one five
+# times (botocore), and s3fs made that five times again in each of our tries: half an hour. Now s3fs
+# asks once, and tries after the first LEAST_TRIES are left out once PATIENT_SECONDS are over.
+LEAST_TRIES, PATIENT_SECONDS = 3, 180.0
+S3, S3FS_TRIES = ("s3", "s3a"), 1
 READ_AHEAD = 4 * 2**20
 LARGEST_OF_MANY = 2**30  # bytes of a file that `read_many` reads
 
@@ -53,7 +64,8 @@ def call(path: str, action: Callable[[Any, str], T]) -> T:
     """
     fs, key = _file_system_of(path)
     ask = Retrying(
-        stop=stop_after_attempt(TRIES),
+        stop=stop_after_attempt(TRIES)
+        | (stop_after_attempt(LEAST_TRIES) & stop_after_delay(PATIENT_SECONDS)),
         wait=wait_exponential_jitter(initial=FIRST_PAUSE, max=LONGEST_PAUSE),
         retry=retry_if_exception(_may_pass),
         reraise=True,
@@ -63,7 +75,7 @@ def call(path: str, action: Callable[[Any, str], T]) -> T:
     except PermissionError as error:
         raise _refused(path, error, fs, key) from None
     except Exception as error:
-        raise _explained(path, error) from None
+        raise _explained(path, error, int(ask.statistics["attempt_number"])) from None
 
 
 def read_many(paths: Sequence[str]) -> list[bytes | None]:
@@ -105,11 +117,13 @@ def _file_system_of(path: str) -> tuple[Any, str]:
         fs, key = fsspec.core.url_to_fs(path, use_listings_cache=False)
     except ImportError as error:
         scheme = path.partition("://")[0]
-        extra = "pip install 's3fs'" if scheme in ("s3", "s3a") else str(error)
+        extra = "pip install 's3fs'" if scheme in S3 else str(error)
         raise UserError(f"{path}: what reads {scheme}:// is not installed", extra) from None
     except ValueError as error:
         reason = f"{path.partition('://')[0]}:// is no kind of store ({error})"
         raise UserError(reason, "Give a path, or a URL like s3://bucket/x") from None
+    if path.partition("://")[0] in S3:
+        fs.retries = S3FS_TRIES
     return fs, key
 
 
@@ -121,13 +135,13 @@ def _may_pass(error: BaseException) -> bool:
     )
 
 
-def _explained(path: str, error: Exception) -> Exception:
+def _explained(path: str, error: Exception, tries: int) -> Exception:
     if type(error).__name__ in NO_KEYS:
         return StoreRefused(f"{path}: {error}", "Give the store's keys, as its own tools want them")
     if not _may_pass(error):
         return error
     reason = named_line(error)
-    return StoreFailed(f"{path}: the store failed {TRIES} times, the last with {reason}")
+    return StoreFailed(f"{path}: the store failed {tries} times, the last with {reason}")
 
 
 def _refused(path: str, error: PermissionError, fs: Any, key: str) -> UserError:

@@ -67,6 +67,20 @@ class Signature:
         ]
 
 
+def common(signatures: Sequence[Signature]) -> Signature:
+    """What the signatures of several comparable scores have in common: that of their mean.
+
+    Keys that one of them lacks are left out, such as a measure that is then not in the mean. The
+    protocol is `none` unless all follow it; other values that differ are joined by `+`.
+    """
+    first = signatures[0].parts
+    parts = {}
+    for key in (key for key in first if all(key in one.parts for one in signatures)):
+        values = list(dict.fromkeys(one.parts[key] for one in signatures))
+        parts[key] = NONE if key == PROTOCOL and len(values) > 1 else "+".join(values)
+    return Signature(parts)
+
+
 def parse(line: str) -> Signature:
     """The signature in a line. Raises ValueError for a line that is none."""
     pairs = [part.partition(":") for part in line.split("|")]

@@ -31,7 +31,9 @@ Each row says how it is known:
 - **evaluated by us**: others trained it. We imported their weights and captioned with them.
 - **re-scored by us**: others trained it and published their captions, which we scored. Captions
   without a licence are not copied: the row has the SHA-256 of their file.
-- **reported**: a paper reports it (PUBLISHED). We did not measure it.
+- **reported**: a paper reports it (PUBLISHED). We did not measure it. The words after it
+  are the marks of that page: *CIDEr?* is by a scorer that is not known, *single* by the
+  single-change protocol.
 
 BLEU-4 and CIDEr of the rows marked ✓ were computed again from their captions when this page was
 made. Two rows are comparable if their references (the start of a digest) are the same; the
@@ -153,7 +155,8 @@ def _table(
         yield _row(entry, shown, facts, link)
     for name, row in reported:
         scores = row.groups[evaluation.TOTAL]
-        cells = [name, "reported", "", *(["", ""] if facts else [])]
+        known_by = ", ".join(["reported", *row.marks[evaluation.TOTAL]])
+        cells = [name, known_by, "", *(["", ""] if facts else [])]
         cells += [f"{scores[m]:.1f}" if m in scores else "" for m in shown]
         yield f"| {' | '.join([*cells, '', row.sources[evaluation.TOTAL]])} |"
     yield ""

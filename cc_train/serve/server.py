@@ -196,7 +196,10 @@ class Handler(BaseHTTPRequestHandler):
                 raise UserError(f"{beams!r} beams", "Give a number")
             return _json(self.server.service.caption(before, after, beams)), JSON
         if self.path == "/pairs":
-            return _json(_shown(_put(self._collection(), content))), JSON
+            row = _put(self._collection(), content)
+            if isinstance(number := content.get("number"), int):
+                self.server.waiting.saved(number, self._collection())
+            return _json(_shown(row)), JSON
         if self.path == "/pairs/remove":
             self._collection().remove(str(content.get("id")))
             return _json({}), JSON

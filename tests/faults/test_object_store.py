@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import boto3
 import pytest
@@ -114,6 +115,23 @@ def test_a_store_that_stays_broken_ends_with_one_line(
     with pytest.raises(StoreFailed, match=message):
         storage.write_bytes("s3://bucket/x", b"x")
     assert store.done[fault] >= 2
+
+
+def test_a_silent_store_is_given_up_after_five_minutes(
+    store: bad_store.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: half an hour before the error, since the store's client makes each request again
+    in each of our tries. Its wait for an answer is 15 s, which is shortened here.
+    """
+    wait = s3fs.S3FileSystem.read_timeout
+    monkeypatch.setattr(object_store, "PATIENT_SECONDS", 0.0)
+    monkeypatch.setattr(s3fs.S3FileSystem, "read_timeout", 0.2)
+    monkeypatch.setattr("botocore.retryhandler.random", SimpleNamespace(random=lambda: 0.01))
+    s3fs.S3FileSystem.clear_instance_cache()
+    store.fail(1.0, ("silent",))
+    with pytest.raises(StoreFailed, match=r"the store failed 3 times, the last with .*Timeout"):
+        storage.read_bytes("s3://bucket/x")
+    assert store.done["silent"] * wait <= 5 * 60
 
 
 def test_no_keys_no_bucket_and_no_such_store(

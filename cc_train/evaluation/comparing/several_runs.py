@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cc_prep.errors import UserError
+from cc_train.evaluation import signature
 from cc_train.evaluation.comparing import scored_rows, side_by_side
 from cc_train.evaluation.comparing.scored_rows import Row
 
@@ -26,7 +27,10 @@ def read(path: str) -> Row:
 
 
 def mean(name: str, rows: Sequence[Row]) -> Row:
-    """The mean of the runs of one system, with their standard deviation. Raises UserError."""
+    """The mean of the runs of one system, with their standard deviation. Raises UserError.
+
+    Its signature has what the runs' signatures have in common; without any it has none.
+    """
     side_by_side.require_same(scored_rows.distinct(rows))
     first = rows[0]
     other = next((row for row in rows if row.items.keys() != first.items.keys()), None)
@@ -42,6 +46,7 @@ def mean(name: str, rows: Sequence[Row]) -> Row:
             "same pairs",
             "Evaluate both again with the same --facts, or both without",
         )
+    signed = [row.signature for row in rows if row.signature is not None]
     common = {
         group: [m for m in first.groups[group] if all(m in row.groups[group] for row in rows)]
         for group in first.groups
@@ -64,7 +69,7 @@ def mean(name: str, rows: Sequence[Row]) -> Row:
         conventions=first.conventions,
         folder=(name,),
         exact={id: statistics.fmean(row.exact[id] for row in rows) for id in first.exact},
-        signature=first.signature,
+        signature=signature.common(signed) if signed else None,
         members=tuple(rows),
         spread=spread,
         masks=" and ".join(dict.fromkeys(row.masks for row in rows if row.masks)),

@@ -175,6 +175,11 @@ def notes(rows: Sequence[Row]) -> list[str]:
     notes += [
         f"{row.name}: mean ± standard deviation of {len(row.members)} runs" for row in several
     ]
+    notes += [
+        f"{row.name}: its runs have different signatures, of which its own has the common part"
+        for row in several
+        if len({one.signature.line for one in row.members if one.signature is not None}) > 1
+    ]
     if any(row.exact for row in ours):
         notes.append("type and exact: share of the changed pairs; see docs/evaluation.md, Facts")
     notes += _on_masks(ours)

@@ -6,15 +6,35 @@ let loaded = null; // the number of the waiting pair that is shown; null for any
 let proposed = ""; // the name that a dropped pair got of itself
 let edited = null; // the name of the collected pair that "Save" replaces; null for a new pair
 let split = null; // the split of new pairs, while the form has that of an edited one
+let copied = {}; // by field, what the form has of an edited pair
+let forms = 0; // counts pairs in the form, so that a save clears none but its own
+const FIELDS = ["#split", "#kind", "#captions"];
+const IDLE = Promise.resolve(true);
+let saving = IDLE; // whether the pair could be stored, as soon as it is known
 
 // The form is for another pair: what it says of the former one does not stay.
 function fresh() {
   editing(null);
   loaded = null;
+  forms++;
   $("#kind").value = "change";
   if (split !== null) $("#split").value = split;
   split = null;
   $("#captions").value = "";
+}
+
+// Both images of another pair are there. An edit ends; what was typed after "Save as a new pair" stays.
+function replaced() {
+  const typed = edited !== null ? [] : FIELDS.map((field) => [field, $(field).value])
+    .filter(([field, value]) => value !== copied[field]);
+  fresh();
+  for (const [field, value] of typed) $(field).value = value;
+}
+
+// Shows another pair once the one that is being saved is stored, and not at all if it cannot be: its
+// captions are still in the form then.
+function after(shown) {
+  saving.then((stored) => (stored ? shown() : undefined)).catch(fail);
 }
 
 function editing(id) {
@@ -32,14 +52,17 @@ async function list() {
 function row(one) {
   const url = `/pairs/${encodeURIComponent(one.id)}`;
   const edit = make("button", { type: "button", textContent: "Edit" });
-  edit.onclick = () => load(url, one.id, () => {
+  edit.onclick = () => after(() => load(url, one.id, () => {
     $("#id").value = proposed = one.id;
     split = $("#split").value;
     $("#split").value = one.split;
     $("#kind").value = one.kind;
     $("#captions").value = one.captions.join("\n");
+    copied = Object.fromEntries(FIELDS.map((field) => [field, $(field).value]));
     editing(one.id);
-  }).catch(fail);
+    loaded = null;
+    forms++;
+  }));
   const remove = make("button", { type: "button", textContent: "Remove" });
   remove.onclick = () => ask("/pairs/remove", { id: one.id }).then(() => {
     if (edited === one.id) fresh();
@@ -72,19 +95,24 @@ async function next() {
 
 async function save() {
   if (!pair.before || !pair.after) throw new Error("No pair. Drop two images above.");
-  const number = loaded;
+  const [number, form, replaces] = [loaded, forms, edited];
   const saved = await ask("/pairs", {
     ...images(),
     id: $("#id").value,
     split: $("#split").value,
     kind: $("#kind").value,
     captions: $("#captions").value.split("\n"),
-    replaces: edited,
+    replaces,
+    number,
   });
   show($("#error"), false);
   waiting = waiting.filter((one) => one.number !== number);
-  fresh();
-  $("#id").value = "";
+  if (form === forms) {
+    fresh();
+    $("#id").value = "";
+  } else if (replaces !== null && edited === replaces) {
+    editing(saved.id);
+  }
   $("#saved").textContent = `${saved.id} is saved.`;
   left();
   await list();
@@ -94,10 +122,16 @@ $("#form").onsubmit = (event) => {
   event.preventDefault();
   if ($("#save").disabled) return;
   $("#save").disabled = true; // a second click would store the pair again
-  save().catch(fail).finally(() => { $("#save").disabled = false; });
+  saving = save().then(() => true, (error) => {
+    fail(error);
+    return false;
+  }).finally(() => {
+    saving = IDLE;
+    $("#save").disabled = false;
+  });
 };
 $("#edited button").onclick = () => editing(null);
-$("#next").onclick = () => next().catch(fail);
+$("#next").onclick = () => after(next);
 $("#propose").onclick = () => {
   if ($("#result").hidden) return fail(new Error("No caption. Drop two images above."));
   if (!sentence) return fail(new Error("The captioner says nothing of this pair."));
@@ -108,7 +142,8 @@ $("#propose").onclick = () => {
 document.addEventListener("pair", (event) => {
   $("#saved").textContent = "";
   loaded = null;
-  if (event.detail.length === SIDES.length && split !== null) fresh(); // an edit ends
+  forms++;
+  if (event.detail.length === SIDES.length && split !== null) replaced();
   if (edited === null && ["", proposed].includes($("#id").value) && pair.before) {
     const stem = pair.before.name.replace(/\.[a-z0-9]{1,5}$/i, "").replace(/[ _-]before$/i, "");
     proposed = stem.replace(/[^A-Za-z0-9_.-]+/g, "_").replace(/^[_.-]+/, "").slice(0, 90);

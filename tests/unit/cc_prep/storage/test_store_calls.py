@@ -35,20 +35,32 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_store, "LONGEST_PAUSE", 0.0)
 
 
-@pytest.mark.parametrize("times", [0, 1, 4])
-def test_four_failures_cost_nothing(times: int) -> None:
+@pytest.mark.parametrize("times", [0, 1, 8])
+def test_eight_failures_cost_nothing(times: int) -> None:
     """Keeps away: a job that ends at the store's first error, which the store's client hides."""
     request = Failing(ConnectionError("reset"), times)
     assert object_store.call(PATH, request) == "/bucket/x"
     assert request.calls == times + 1
 
 
-def test_the_fifth_failure_is_the_last() -> None:
-    request = Failing(ConnectionError("reset"), 9)
-    message = f"{PATH}: the store failed 5 times, the last with ConnectionError: reset"
+def test_the_ninth_failure_is_the_last() -> None:
+    request = Failing(ConnectionError("reset"), 20)
+    message = f"{PATH}: the store failed 9 times, the last with ConnectionError: reset"
     with pytest.raises(StoreFailed, match=f"^{message}$"):
         object_store.call(PATH, request)
-    assert request.calls == 5
+    assert request.calls == 9
+
+
+def test_three_failures_are_enough_where_each_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: half an hour before the error of a store that takes requests and never answers;
+    and an upload that takes long and is not tried again, since its first try took all the time.
+    """
+    monkeypatch.setattr(object_store, "PATIENT_SECONDS", 0.0)
+    request = Failing(ConnectionError("reset"), 20)
+    with pytest.raises(StoreFailed, match="the store failed 3 times"):
+        object_store.call(PATH, request)
+    assert request.calls == 3
+    assert object_store.call(PATH, Failing(ConnectionError("reset"), 2)) == "/bucket/x"
 
 
 def denied(code: str, message: str) -> PermissionError:
@@ -98,7 +110,8 @@ def test_an_image_that_may_not_be_read_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_pauses_double_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keeps away: five requests at once to a store that needs some seconds."""
+    """Keeps away: nine requests at once to a store that needs some seconds, or an error of one that
+    is away for a minute."""
     pauses: list[float] = []
     here, sleep = threading.current_thread(), time.sleep
 
@@ -111,7 +124,8 @@ def test_the_pauses_double_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(object_store, "LONGEST_PAUSE", 15.0)
     monkeypatch.setattr("tenacity.nap.time.sleep", slept)
     with pytest.raises(StoreFailed):
-        object_store.call(PATH, Failing(ConnectionError("reset"), 9))
-    assert len(pauses) == 4
-    for pause, least in zip(pauses, (0.5, 1, 2, 4), strict=True):
+        object_store.call(PATH, Failing(ConnectionError("reset"), 20))
+    assert len(pauses) == 8
+    for pause, least in zip(pauses, (0.5, 1, 2, 4, 8, 15, 15, 15), strict=True):
         assert least <= pause <= least + 1, "up to a second of each is random"
+    assert sum(pauses) >= 60

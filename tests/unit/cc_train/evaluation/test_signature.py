@@ -207,6 +207,26 @@ def test_several_runs_are_one_row(tmp_path: Path) -> None:
         several_runs.read("mine=")
 
 
+def test_the_signature_of_a_mean_has_what_its_runs_have_in_common(tmp_path: Path) -> None:
+    """Keeps away: a mean that says it follows a protocol, or has a version and measures, which are
+    those of its first run alone."""
+    runs = [evaluated(tmp_path / name, GOOD) for name in ("s0", "s1")]
+    file = tmp_path / "s0/evaluation/scores.json"
+    scores = json.loads(file.read_text())
+    line = signed(protocol="spot-single@1").line.rpartition("|version:")[0]
+    scores["signature"] = line.replace("|CIDEr", "|METEOR:1.5|CIDEr") + "|version:0"
+    file.write_text(json.dumps(scores))
+    row = several_runs.read(f"mine={','.join(runs)}")
+    version = signed().parts["version"]
+    assert row.signature is not None
+    assert row.signature.parts == {**signed().parts, "version": f"0+{version}"}
+    [note] = [one for one in side_by_side.notes([row]) if "different signatures" in one]
+    assert note.startswith("mine: its runs have different signatures")
+    same = several_runs.read(f"mine={runs[1]},{runs[1]}")
+    assert same.signature == signed()
+    assert not any("different" in one for one in side_by_side.notes([same]))
+
+
 def test_the_interval_over_runs_is_wider() -> None:
     """Against its variance in closed form: that of the pairs, and that of the runs of each side.
 

@@ -285,6 +285,16 @@ def test_every_column_of_a_reported_row_stays(tmp_path: Path) -> None:
     assert "| 38.9 | 18.4 |" in reported
 
 
+def test_a_reported_row_has_the_marks_of_the_published_page(tmp_path: Path) -> None:
+    """Keeps away: a figure of a paper as one to beat, whose scorer or protocol is another."""
+    add(tmp_path / "zoo", evaluated(tmp_path / "e"))
+    lines = zoo_page.render(tmp_path / "zoo", tmp_path).splitlines()
+    rows = {line.split(" | ")[-1]: line for line in lines if "| reported" in line}
+    assert rows["procap, table 1 |"].startswith("| ProCap | reported, CIDEr? |")
+    assert rows["scorer, table 10 |"].startswith("| SCORER+CBR | reported |")
+    assert rows["scorer, table 12 |"].startswith("| SCORER+CBR | reported, single |")
+
+
 def test_captions_without_a_licence_are_not_copied(tmp_path: Path) -> None:
     """The row has the digest of the published file, and anybody with the file checks it."""
     zoo, file = tmp_path / "zoo", tmp_path / "published.json"

@@ -268,6 +268,71 @@ def test_split_and_kind_of_an_edited_pair_do_not_stay(page: Tab, queued: Collect
     ]
 
 
+# From now on a save takes until `go()`.
+SLOW = """
+var go = null, ask_at_once = ask;
+ask = async (url, content) => {
+  if (url === "/pairs" && content) await new Promise((done) => { go = done; });
+  return ask_at_once(url, content);
+};
+null
+"""
+BOTH_DROPPED = """(async () => {
+  const files = [];
+  for (const side of SIDES) files.push(await fetched(`/queue/2/${side}`, `y_${side}.jpg`));
+  await take(files);
+})()"""
+
+
+def test_the_next_pair_comes_after_a_slow_save(page: Tab, queued: Collection) -> None:
+    """Keeps away: a pair that was shown during a save, and loses its name, its captions and its
+    turn when that ends; captions that are lost, since the save of them fails only then."""
+    for _ in range(2):  # the first one is gone
+        page.run("$('#next').click()")
+        page.wait_for("!$('#error').hidden || ($('#busy').hidden && $('#id').value)")
+    page.wait_for("$('#id').value === 'scene1' && $('#busy').hidden")
+    page.run(SLOW)
+    page.run("$('#id').value = 'old'; $('#captions').value = 'one'")
+    page.run("$('#save').click(); $('#next').click()")
+    page.wait_for("go")
+    page.run("go(); go = null")
+    page.wait_for("!$('#save').disabled && $('#error').textContent.includes('another pair')")
+    assert page.run("$('#captions').value") == "one"
+    page.run("$('#id').value = 'mine'; $('#save').click(); $('#next').click()")
+    page.wait_for("go")
+    page.run("go(); go = null")
+    page.wait_for("$('#id').value === 'scene2' && $('#busy').hidden")
+    page.run("$('#captions').value = 'two'; $('#save').click()")
+    page.wait_for("go")
+    page.run("go()")
+    assert page.wait_for("$('#saved').textContent") == "scene2 is saved."
+    assert page.run("$('#queue span').textContent") == "1 without captions"
+    assert [(row.id, row.captions) for row in queued.rows()][1:] == [
+        ("mine", ("one",)), ("scene2", ("two",)),
+    ]  # fmt: skip
+
+
+def test_what_is_typed_for_dropped_images_stays(page: Tab, queued: Collection) -> None:
+    """Keeps away: captions that are cleared as those of an edited pair, which they are not."""
+    page.run("document.querySelector('#collected tbody button').click()")
+    page.wait_for("!$('#edited').hidden && $('#busy').hidden")
+    page.run("$('#edited button').click(); $('#captions').value = 'typed'")
+    page.run(BOTH_DROPPED)
+    page.wait_for("$('#id').value === 'y' && $('#busy').hidden")
+    state = "[$('#split').value, $('#kind').value, $('#captions').value]"
+    assert page.run(state) == ["train", "change", "typed"]
+    page.run(SLOW)
+    page.run("$('#save').click()")
+    page.wait_for("go")
+    page.run("$('#id').value = ''; $('#captions').value = 'of the next'")
+    page.run(BOTH_DROPPED)
+    page.wait_for("$('#id').value === 'y' && $('#busy').hidden")
+    page.run("go()")
+    page.wait_for("$('#saved').textContent === 'y is saved.' && !$('#save').disabled")
+    assert page.run("$('#captions').value") == "of the next"
+    assert [row.captions for row in queued.rows()] == [("x",), ("typed",)]
+
+
 def test_an_empty_caption_is_not_proposed(page: Tab, queued: Collection) -> None:
     """Keeps away: "(nothing)" as a caption of the data set."""
     empty = "{caption: '', confidence: null, words: [], mask: null, imagined: [], beams: []}"

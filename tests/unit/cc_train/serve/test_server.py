@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from cc_prep import storage
 from cc_prep.media import images
@@ -23,7 +22,6 @@ from cc_train.serve import server as servers
 from cc_train.serve.captions import CaptionService
 from cc_train.serve.collection import Collection
 from cc_train.serve.server import Server
-from cc_train.serve.waiting import Waiting, names
 from cc_train.sharing import hub
 from tests.commands import cc_train
 from tests.small_captioner import SIZE, WORDS, Talkative
@@ -235,53 +233,6 @@ def test_files_of_the_page_allow_nothing_from_elsewhere(server: Server) -> None:
         assert b"http" not in text.replace(b"http://127", b"")
     assert ask(server, "GET", "/examples/0/after")[1] == encoded(seed=len("after"))
     assert ask(server, "GET", "/about")[1]["examples"] == 1
-
-
-def test_waiting_pairs_have_different_names() -> None:
-    """Keeps away: two pairs of different folders of which the second overwrites the first."""
-    paths = ["a/x_before.png", "b/x_before.png", "c/my scene.png", "c/__.png", "x.png", "x-2.png"]
-    assert names([(path, "") for path in paths]) == [
-        "x", "x-2", "my_scene", "pair", "x-3", "x-2-2",
-    ]  # fmt: skip
-    assert names([("a/x.png", "")], {"x", "x-2"}) == ["x-3"]
-
-
-@pytest.mark.parametrize("codec", ["png", "tiff", "jpg and png"])
-def test_a_pair_waits_until_its_images_are_collected(tmp_path: Path, codec: str) -> None:
-    """Keeps away: pairs of a second folder that are never offered, since the files of the first one
-    have the same names; and captioned pairs that are offered again under other numbers.
-    """
-    collection = Collection(tmp_path / "own")
-    endings = {"jpg and png": ("jpg", "png")}.get(codec, (codec, codec))
-    pairs = []
-    for folder in range(3):
-        seeds = (2 * folder, 2 * folder + 1)
-        pair = [
-            tmp_path / f"{folder}/{seed % 2}/0001.{end}"
-            for seed, end in zip(seeds, endings, strict=True)
-        ]
-        for path, seed in zip(pair, seeds, strict=True):
-            path.parent.mkdir(parents=True)
-            noise = np.random.default_rng(seed).integers(0, 256, (20, 20, 3)).astype(np.uint8)
-            Image.fromarray(noise).save(path)
-        pairs.append((str(pair[0]), str(pair[1])))
-
-    def collect(id: str, pair: tuple[str, str]) -> None:
-        collection.put(id, *(servers._image(path)[0] for path in pair), ["x"], "train", "change")
-
-    collect("0001", pairs[0])
-    assert Waiting(pairs).left(collection) == [
-        {"number": 1, "id": "0001-2"}, {"number": 2, "id": "0001-3"},
-    ]  # fmt: skip
-    waiting = Waiting(pairs[::-1])
-    assert [one["number"] for one in waiting.left(collection)] == [0, 1]
-    collect("0001-3" if codec != "png" else "renamed", pairs[2])
-    assert [one["number"] for one in waiting.left(collection)] == [1]
-    swapped = Waiting([pairs[1], pairs[0][::-1]])  # as the page's button does it before a save
-    if codec == "png":
-        assert [one["number"] for one in swapped.left(collection)] == [0]
-    (tmp_path / "1/1/0001").with_suffix(f".{endings[1]}").unlink()  # is said when it is loaded
-    assert [one["number"] for one in waiting.left(collection)] == [1]
 
 
 @pytest.mark.parametrize(
