@@ -117,13 +117,9 @@ def prepare(settings: Settings, request: Request) -> Task:
     request.init: the folder of a stage-1 run; without it the encoder starts untrained.
     """
     _check(settings)
-<<<<<<< HEAD
     if request.init is not None:
         _refuse_files(settings, request.init)
-    data, codec = split.captioned(request.shards, request.valid, settings, request.console)
-=======
     data, codec = captioned(settings, request)
->>>>>>> mendB
     network = make(settings, data, codec, request.init, request.console)
     if settings.facts is not None:
         shard_index.require_facts(data.train)
