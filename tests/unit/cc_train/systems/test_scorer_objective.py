@@ -13,7 +13,7 @@ from cc_train.distributed import Ranks
 from cc_train.layers.token_matching import contrast
 from cc_train.systems.scorer.batches import ScorerBatches
 from cc_train.systems.scorer.encoder import LARGEST_SCALE
-from cc_train.systems.scorer.objective import Losses, Sampling, Ways
+from cc_train.systems.scorer.objective import Losses, Sampling, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import sentence_of
 from tests import pair_samples, small_scorer
 from tests.small_scorer import CAPTIONS, SAMPLES, WORDS
@@ -23,7 +23,10 @@ ALL = Losses(contrast=0.1, cbr=0.05)
 
 
 def test_it_overfits_32_planted_pairs() -> None:
-    """Captions are said word for word, and the contrast finds each pair among 16."""
+    """Captions are said word for word, and the contrast finds each pair among 16.
+
+    At the end of 300 steps, at which the rate is 0, or before.
+    """
     one = small_scorer.objective(ALL, Ways(per_head=False), width=48)
     parameters = [p for group in one.groups("model") for p in group["params"]]
     optimiser, steps = torch.optim.AdamW(parameters, lr=3e-3, weight_decay=0.0), 300
@@ -43,8 +46,18 @@ def test_it_overfits_32_planted_pairs() -> None:
         optimiser.step()
         one.after_step(step)
         first = first or sums
+        is_low = sums["contrast"] < 0.3 * math.log(16) and sums["cbr"] < first["cbr"]
+        if is_low and step % 20 == 19:
+            if said_right(one) >= 29:
+                break
+            one.network.train()
     assert sums["contrast"] < 0.3 * math.log(16), sums
     assert sums["cbr"] < first["cbr"]
+    assert said_right(one) >= 29
+
+
+def said_right(one: ScorerObjective) -> int:
+    """How many of the 32 pairs get their own caption."""
     pairs = small_scorer.batch(SAMPLES, swap=0.0)
     captions = [
         caption.text
@@ -52,7 +65,7 @@ def test_it_overfits_32_planted_pairs() -> None:
         for caption in one.network.eval().caption(pairs[half]["before_after"])
     ]
     right = [*CAPTIONS[::2], *CAPTIONS[1::2]]
-    assert sum(a == b for a, b in zip(captions, right, strict=True)) >= 29
+    return sum(a == b for a, b in zip(captions, right, strict=True))
 
 
 def losses(weights: Losses, ways: Ways, seed: int = 0) -> dict[str, float]:
