@@ -6,7 +6,6 @@ The plan, atomic shards and their done files make a run resumable and exact.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
@@ -20,7 +19,6 @@ import ray
 from ray.data import ActorPoolStrategy, DataContext
 
 from cc_prep.errors import JobFailed, UserError, first_line, named_line
-from cc_prep.formats.tar import DamagedShard
 from cc_prep.models.cpu.allocator import ONE_ARENA
 from pipelines.cluster.broken import BrokenDevices, release
 from pipelines.cluster.output import LOG, divert_output, restore_output
@@ -205,15 +203,6 @@ def _cause(error: BaseException) -> Exception:
         error = cause
     if isinstance(error, UserError):
         return error
-    if isinstance(error, DamagedShard):
-        remedy = "Look closer with: cc-prep verify; then run the job that wrote it again"
-        return UserError(str(error), remedy)
-    if isinstance(error, FileNotFoundError):
-        line = f"{error.filename}: {os.strerror(errno.ENOENT)}" if error.filename else error
-        return UserError(f"a worker met: {line}", "Put it back, or run the job that wrote it again")
-    if isinstance(error, OSError) and error.errno:
-        file = f"{error.filename}: " if error.filename else ""
-        return JobFailed(f"a worker met: {file}{os.strerror(error.errno)}")
     if isinstance(error, JobFailed):
         return JobFailed(str(error).partition("\n")[0])  # Ray adds lines of its own to it
     return JobFailed(f"{named_line(error)} (Ray's log: {LOG})")

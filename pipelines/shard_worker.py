@@ -28,6 +28,7 @@ from cc_prep.errors import (
 )
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.rejects import Reject
+from cc_prep.formats.tar import DamagedShard
 from pipelines.plan import ShardPlan
 from pipelines.regions.findings import ShardWithFindings
 from pipelines.state.device import BrokenDevice, gpu_model
@@ -36,6 +37,7 @@ from pipelines.state.opening import open_journal
 from pipelines.state.pace import Pace
 from pipelines.state.run import RunInfo, check_node
 from pipelines.step import Expecting, Item, MakeStep, Sample, Shard, Step
+from pipelines.worker.file_errors import explained
 from pipelines.worker.overlap import Pipeline
 from pipelines.worker.shard_types import shard_from_json
 
@@ -83,13 +85,16 @@ class ShardWorker:
 
     def __call__(self, rows: dict[str, Any]) -> dict[str, list[str]]:
         """Makes the shard of a row. `done`: its done record as JSON, empty if a GPU failed;
-        `broken` then names the GPU."""
+        `broken` then names the GPU. Raises UserError and JobFailed."""
         results: dict[str, list[str]] = {"done": [], "broken": []}
         for row in rows["shard"]:
             try:
                 done, broken = json.dumps(self.run(shard_from_json(json.loads(row))).to_json()), ""
             except BrokenDevice as error:
                 done, broken = "", json.dumps(asdict(error.device))
+            except (DamagedShard, OSError) as error:
+                # Here, since Ray adds words of its own, and an OSError loses its file on its way.
+                raise explained(error) from None
             results["done"].append(done)
             results["broken"].append(broken)
         return results

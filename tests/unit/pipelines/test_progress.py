@@ -13,9 +13,9 @@ from rich.console import Console
 
 from cc_prep.errors import JobFailed, StoreFailed, UserError
 from cc_prep.formats.rejects import Reject
-from cc_prep.formats.tar import DamagedShard
 from cc_prep.words import counted
 from pipelines import engine, progress
+from pipelines.cluster.output import LOG
 from pipelines.state.journal import Done, Journal, State
 
 
@@ -96,25 +96,7 @@ class Wrapped(Exception):
     [
         (UserError("no x", "Get it"), UserError, "no x. Get it"),
         (JobFailed("broken\nand Ray's words"), JobFailed, "broken"),
-        (OSError(errno.ENOSPC, "Ray's words"), JobFailed, "a worker met: No space left on device"),
-        (
-            FileNotFoundError(errno.ENOENT, "Ray's words", "/data/a.png"),
-            UserError,
-            "a worker met: /data/a.png: No such file or directory. "
-            "Put it back, or run the job that wrote it again",
-        ),
-        (
-            FileNotFoundError("The specified key does not exist."),
-            UserError,
-            "a worker met: The specified key does not exist.. "
-            "Put it back, or run the job that wrote it again",
-        ),
-        (
-            DamagedShard("/out/train-000000.tar: is cut short"),
-            UserError,
-            "/out/train-000000.tar: is cut short. "
-            "Look closer with: cc-prep verify; then run the job that wrote it again",
-        ),
+        (OSError("no disk"), JobFailed, f"OSError: no disk (Ray's log: {LOG})"),
     ],
 )
 def test_a_workers_error_is_shown_without_rays_wrappings(
