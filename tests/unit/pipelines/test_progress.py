@@ -98,6 +98,7 @@ class Wrapped(Exception):
         (JobFailed("broken\nand Ray's words"), JobFailed, "broken"),
         (OSError("no disk"), JobFailed, f"OSError: no disk (Ray's log: {LOG})"),
     ],
+    ids=["mistake", "failure", "another"],  # the log's name has the number of this process
 )
 def test_a_workers_error_is_shown_without_rays_wrappings(
     cause: Exception, kind: type[Exception], message: str
