@@ -1,11 +1,13 @@
 #!/bin/sh
 # Trains a small captioner of rendered pairs from nothing: `make captioner-mini`. Every
 # step can be stopped and resumed. SHARE=1 STEPS=6 tries the whole way with 1 % of the
-# scenes and 6 steps, in some minutes. SEED=1 trains with another seed than 0.
+# scenes and 6 steps, in some minutes. SEED=1 trains with another seed, on the same scenes,
+# into folders of its own.
 set -eu
 at=${MINI:-out/captioner-mini}
 prep=${BIN:-.venv/bin}/cc-prep
 train=${BIN:-.venv/bin}/cc-train
+of=${SEED:+-$SEED}
 scenes() { echo $(( ($1 * ${SHARE:-100} + 99) / 100 )); }
 
 # Scenes to train on; 500 that nobody trained or chose on, and others under other conditions.
@@ -28,16 +30,16 @@ $prep videos "$at/videos"
 $prep build pairs --root "$at/videos" --out "$at/videos-shards" \
   --set layout=video --set 'splits=[train]' --set video.gap=24 --set video.stride=24
 
-$train pair --config pairs --out "$at/run" ${STEPS:+--steps $STEPS} --set mirror=0.5 \
+$train pair --config pairs --out "$at/run$of" ${STEPS:+--steps $STEPS} --set mirror=0.5 \
   --set "loop.seed=${SEED:-0}" \
   --shards "$at/scenes-shards/shards/train-*.tar" --shards "$at/scenes-shards/shards/test-*.tar" \
   --valid "$at/scenes-shards/shards/val-*.tar"
 for set in still large rich; do
-  $train evaluate "$at/run" --shards "$at/$set-shards/shards/*.tar" --out "$at/$set-evaluation"
+  $train evaluate "$at/run$of" --shards "$at/$set-shards/shards/*.tar" --out "$at/$set-evaluation$of"
 done
-rm -rf "$at/packed"
-$train export "$at/run" "$at/packed/captioner-mini" \
+rm -rf "$at/packed$of"
+$train export "$at/run$of" "$at/packed$of/captioner-mini" \
   --shards "$at/fresh-shards/shards/*.tar" --calibrate "$at/scenes-shards/shards/val-*.tar" \
   --data "$(scenes 10650) scenes that \`cc-prep synth\` renders (seed 7, 112 px, plain and rich wording)" --license mit
-$train caption "$at/packed/captioner-mini" --shards "$at/videos-shards/shards/*.tar"
-echo "To ship it: copy $at/packed/captioner-mini without its evaluation into cc_train/assets"
+$train caption "$at/packed$of/captioner-mini" --shards "$at/videos-shards/shards/*.tar"
+echo "To ship it: copy $at/packed$of/captioner-mini without its evaluation into cc_train/assets"

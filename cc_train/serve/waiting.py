@@ -24,9 +24,9 @@ class Waiting:
 
     A pair has captions if the collection has its images, in either order, whatever it is called
     there: other folders have files of the same names. Files that a collection keeps as they are
-    given are compared byte by byte. Others, which it converts, are compared by pixels: those that
-    were saved from here with all pairs, and the rest with pairs that are called like them, so that
-    a start does not decode all that waits.
+    given are compared byte by byte. Others, which it converts, are compared by pixels: files of
+    this machine that were saved from here with all pairs, and the rest with pairs that are called
+    like them, so that a start does not decode all that waits.
     """
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
@@ -87,7 +87,9 @@ class Waiting:
                 return set().union(*(stored[row.id] for row in some))
 
             known = {n for n in listed if all(map(pixels.known, self.pairs[n]))}
-            everywhere = of(rows) if known else set()
+            # What is converted is stored as PNG.
+            pngs = [row for row in rows if {_kind(row.before), _kind(row.after)} == {".png"}]
+            everywhere = of(pngs) if known else set()
             captioned = set()
             for number in listed:
                 alike = by_stem.get(_stem(self.pairs[number]), [])
@@ -135,6 +137,10 @@ def _stem(pair: Pair) -> str:
 
 def _stored(collection: Collection, row: Row) -> Pair:
     return str(collection.folder / row.before), str(collection.folder / row.after)
+
+
+def _kind(path: str) -> str:
+    return Path(path).suffix.lower()
 
 
 def _digests(pixels: Pixels, pair: Pair) -> Digests:

@@ -6,11 +6,15 @@ let loaded = null; // the number of the waiting pair that is shown; null for any
 let proposed = ""; // the name that a dropped pair got of itself
 let edited = null; // the name of the collected pair that "Save" replaces; null for a new pair
 let split = null; // the split of new pairs, while the form has that of an edited one
-let copied = {}; // by field, what the form has of an edited pair
+let copied = {}; // by field, what the form has of an edited pair, or of one that is being saved
 let forms = 0; // counts pairs in the form, so that a save clears none but its own
 const FIELDS = ["#split", "#kind", "#captions"];
 const IDLE = Promise.resolve(true);
 let saving = IDLE; // whether the pair could be stored, as soon as it is known
+
+function values() {
+  return Object.fromEntries(FIELDS.map((field) => [field, $(field).value]));
+}
 
 // The form is for another pair: what it says of the former one does not stay.
 function fresh() {
@@ -58,7 +62,7 @@ function row(one) {
     $("#split").value = one.split;
     $("#kind").value = one.kind;
     $("#captions").value = one.captions.join("\n");
-    copied = Object.fromEntries(FIELDS.map((field) => [field, $(field).value]));
+    copied = values();
     editing(one.id);
     loaded = null;
     forms++;
@@ -96,6 +100,7 @@ async function next() {
 async function save() {
   if (!pair.before || !pair.after) throw new Error("No pair. Drop two images above.");
   const [number, form, replaces] = [loaded, forms, edited];
+  copied = values();
   const saved = await ask("/pairs", {
     ...images(),
     id: $("#id").value,
@@ -143,7 +148,15 @@ document.addEventListener("pair", (event) => {
   $("#saved").textContent = "";
   loaded = null;
   forms++;
-  if (event.detail.length === SIDES.length && split !== null) replaced();
+  if (event.detail.length === SIDES.length) {
+    const form = forms;
+    // What is being saved stays in the form until it is stored: it may have to be saved again.
+    if (edited === null && saving !== IDLE) {
+      saving.then((stored) => (stored && form === forms ? replaced() : undefined)).catch(fail);
+    } else if (split !== null) {
+      replaced();
+    }
+  }
   if (edited === null && ["", proposed].includes($("#id").value) && pair.before) {
     const stem = pair.before.name.replace(/\.[a-z0-9]{1,5}$/i, "").replace(/[ _-]before$/i, "");
     proposed = stem.replace(/[^A-Za-z0-9_.-]+/g, "_").replace(/^[_.-]+/, "").slice(0, 90);

@@ -333,6 +333,27 @@ def test_what_is_typed_for_dropped_images_stays(page: Tab, queued: Collection) -
     assert [row.captions for row in queued.rows()] == [("x",), ("typed",)]
 
 
+@pytest.mark.parametrize(
+    ("is_stored", "left"), [(True, ["change", ""]), (False, ["no_change", "same"])]
+)
+def test_dropped_images_do_not_get_the_captions_of_a_pair_under_way(
+    page: Tab, queued: Collection, is_stored: bool, left: list[str]
+) -> None:
+    """Keeps away: a pair with the sentence of the one before, which was being saved when its images
+    were dropped; a sentence that is gone although it could not be stored."""
+    page.run(BOTH_DROPPED)
+    page.wait_for("$('#id').value === 'y' && $('#busy').hidden")
+    page.run(SLOW)
+    page.run("$('#captions').value = 'same'; $('#kind').value = 'no_change'")
+    page.run(f"$('#id').value = '{'mine' if is_stored else 'old'}'; $('#save').click()")
+    page.wait_for("go")
+    page.run(BOTH_DROPPED)
+    page.wait_for("$('#busy').hidden")
+    page.run("go()")
+    page.wait_for("!$('#save').disabled")
+    assert page.run("[$('#kind').value, $('#captions').value]") == left
+
+
 def test_an_empty_caption_is_not_proposed(page: Tab, queued: Collection) -> None:
     """Keeps away: "(nothing)" as a caption of the data set."""
     empty = "{caption: '', confidence: null, words: [], mask: null, imagined: [], beams: []}"
