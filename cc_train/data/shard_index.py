@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import tarfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, BinaryIO
+from itertools import chain
+from typing import Any
 
 from cc_prep import storage
 from cc_prep.errors import UserError
@@ -22,6 +23,9 @@ from cc_prep.records import Facts
 from cc_prep.words import counted
 from cc_train.data.sequence_index import expand
 
+# Bytes of a sample of a renderer that surely hold its JSON, about 2,000 of them; and how many
+# samples are asked for at a time, which counts where each is a request to a store.
+JSON_READ, READERS = 16 * 1024, 16
 ADVICE = "Give shards that `cc-prep build` wrote, or rebuild them"
 NAMES = "If these are two data sets, build one under another name: cc-prep build … --set name=…"
 
@@ -124,52 +128,47 @@ def facts(entries: Sequence[Entry], unreadable: set[str] | None = None) -> list[
 def reversed_captions(entries: Sequence[Entry]) -> list[str]:
     """The captions that a renderer wrote of the samples' pairs in reverse order.
 
-    They are in the samples' facts, which the index does not hold, so the JSON of every sample is
-    read, but nothing else of it; of a folder's data set whose first sample has no facts only that
-    one. A sample that cannot be read has none here: who reads it for a batch says what is wrong
-    with it. Raises UserError for facts of another form.
+    They are in the samples' facts, which the index does not hold, so the first `JSON_READ` bytes of
+    every sample are read, and more only where its JSON is longer; of a folder's data set whose
+    first sample has no facts only that one. A sample that cannot be read has none here: who reads
+    it for a batch says what is wrong with it. Raises UserError for facts of another form.
     """
-    rendered: dict[tuple[str | None, str], bool] = {}
+    builds: dict[tuple[str | None, str], list[Entry]] = {}
+    for entry in entries:
+        builds.setdefault(_build(entry), []).append(entry)
     captions: list[str] = []
-    for shard, group in groupby(entries, key=lambda entry: entry.shard):
-        of_shard = [entry for entry in group if rendered.get(_build(entry), True)]
-        try:
-            if of_shard:
-                with storage.open_read(shard) as file:
-                    captions += _captions_backwards(file, of_shard, rendered)
-        except FileNotFoundError:
-            continue
+    with ThreadPoolExecutor(READERS, "json") as pool:
+        for of_build in builds.values():
+            rest = iter(of_build)
+            first = next((facts for facts, is_read in map(_facts_at, rest) if is_read), None)
+            if first is not None:
+                others = (facts for facts, _ in pool.map(_facts_at, rest))
+                known = (facts for facts in chain([first], others) if facts is not None)
+                captions += [one for facts in known for one in facts.reversed_captions]
     return captions
 
 
-def _captions_backwards(
-    file: BinaryIO, entries: Sequence[Entry], rendered: dict[tuple[str | None, str], bool]
-) -> Iterator[str]:
-    """`reversed_captions` of entries of an open shard. rendered: whether the first sample of a data
-    set has facts, which is noted for those to come.
-    """
-    for entry in entries:
-        if not rendered.get(_build(entry), True):
-            continue
-        try:
-            meta = _json_of(file, entry)
-        except DamagedShard:
-            continue
-        known = facts_of({**meta, "key": entry.key})
-        rendered.setdefault(_build(entry), known is not None)
-        yield from known.reversed_captions if known is not None else ()
-
-
-def _json_of(file: BinaryIO, entry: Entry) -> dict[str, Any]:
-    """The JSON of a sample of an open shard, which is its first member. Raises DamagedShard."""
-    file.seek(entry.offset)
+def _facts_at(entry: Entry) -> tuple[Facts | None, bool]:
+    """The facts in a sample's JSON, if there are any, and whether the JSON can be read."""
     try:
-        member = tarfile.TarInfo.frombuf(
-            file.read(tarfile.BLOCKSIZE), tarfile.ENCODING, "surrogateescape"
-        )
+        meta = _json_of(entry)
+    except (DamagedShard, FileNotFoundError):
+        return None, False
+    return facts_of({**meta, "key": entry.key}), True
+
+
+def _json_of(entry: Entry) -> dict[str, Any]:
+    """The JSON of a sample, which is its first member. Raises DamagedShard, FileNotFoundError."""
+    data = storage.read_range(entry.shard, entry.offset, min(JSON_READ, entry.bytes))
+    try:
+        header, data = data[: tarfile.BLOCKSIZE], data[tarfile.BLOCKSIZE :]
+        member = tarfile.TarInfo.frombuf(header, tarfile.ENCODING, "surrogateescape")
         if parts_of(member, entry.shard) != (entry.key, "json"):
             raise DamagedShard(f"{entry.shard}: {entry.key} is not where the index says")
-        meta = json.loads(file.read(member.size))
+        if len(data) < member.size:
+            at = entry.offset + len(header) + len(data)
+            data += storage.read_range(entry.shard, at, member.size - len(data))
+        meta = json.loads(data[: member.size])
     except (tarfile.TarError, ValueError, RecursionError) as error:
         raise DamagedShard(f"{entry.shard}: {entry.key}: {error}") from None
     if not isinstance(meta, dict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -13,10 +13,10 @@ from rich.console import Console
 
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
-from cc_prep.words import counted
 from cc_train.data import order, shard_index
 from cc_train.data.mirroring import exchange_sides
 from cc_train.data.shard_index import Entry
+from cc_train.distributed import ALONE, Ranks
 from cc_train.text import TextCodec, Vocabulary
 
 VALID_DIGEST = "valid_sha256"
@@ -94,17 +94,24 @@ def captioned(
     console: Console,
     codec: type[Vocabulary] = Vocabulary,
     *,
-    began_with: Callable[[Mapping[str, bytes]], bool],
+    ranks: Ranks = ALONE,
+    begun_with: Callable[[type[Vocabulary]], Vocabulary | None] = lambda codec: None,
 ) -> tuple[Split, Vocabulary]:
     """The samples that a captioner is trained and validated on, and its words. Raises UserError.
 
     Where the settings say how many ordered pairs are drawn from a scene (`pairs_per_scene`), the
-    captions of reversed pairs count too. codec: the kind of vocabulary. began_with: see
-    `vocabulary`; `Request.began_with` is such a function.
+    captions of reversed pairs count too. The first rank reads them, for all, when a run begins; a
+    run that goes on has their words in its vocabulary. codec: the kind of vocabulary. begun_with:
+    the vocabulary of this kind of the run to resume, if it took a step; `Request.begun_with` is
+    such a function, which all ranks call together.
     """
     data = with_captions(read(shards, valid, settings.validation_split, console), console)
-    is_ordered = settings.pairs_per_scene is not None
-    backwards = shard_index.reversed_captions(data.train) if is_ordered else []
+    backwards: list[str] = []
+    begun = None
+    if settings.pairs_per_scene is not None:
+        begun = begun_with(codec)
+        if begun is None:
+            backwards = ranks.decided(lambda: shard_index.reversed_captions(data.train))
     words = vocabulary(
         data.train,
         settings.vocabulary,
@@ -113,7 +120,7 @@ def captioned(
         mirrored=settings.mirror > 0,
         codec=codec,
         backwards=backwards,
-        began_with=began_with,
+        begun=begun,
     )
     forwards = [caption for entry in data.train for caption in entry.captions]
     note_cut_captions([*forwards, *backwards], words, settings.decoder.length, console)
@@ -172,16 +179,17 @@ def vocabulary(
     codec: type[Vocabulary] = Vocabulary,
     *,
     backwards: Sequence[str] = (),
-    began_with: Callable[[Mapping[str, bytes]], bool] = lambda files: False,
+    begun: Vocabulary | None = None,
 ) -> Vocabulary:
     """The vocabulary of the training captions, or that of a file.
 
     min_count: how often a word has to occur. mirrored: whether samples may be mirrored; words that
     occur only in the captions of mirrored samples come after the others. codec: the kind of
     vocabulary. backwards: the captions of reversed pairs; words that occur only in them come last.
-    began_with: whether the run to resume has files of these contents by name. Older code left out
-    the words of `backwards`, so a run that began with the words before them keeps those, which is
-    printed. Raises UserError if there are no captions, or the file is no vocabulary.
+    begun: the vocabulary of the run to resume. It is taken where it begins with the words of
+    `entries`, and may have more, of reversed pairs: which of these can be read may differ from one
+    start to the next, and runs of older code have none. Raises UserError if there are no captions,
+    or the file is no vocabulary.
     """
     if file is not None:
         return codec.read(file)
@@ -196,14 +204,8 @@ def vocabulary(
         words = _lengthened(words, both, min_count)
     if backwards and mirrored:
         words = _lengthened(words, map(exchange_sides, both), min_count)
-    # Asked on all processes, also where it does not matter: the first one answers for all.
-    if began_with(forwards.files()) and len(words) > len(forwards):
-        console.print(
-            f"{counted(len(words) - len(forwards), 'word')} of reversed pairs' captions alone: "
-            "this run began without them and continues so; they are trained as unknown words. A "
-            "training with another --out learns them"
-        )
-        words = forwards
+    if begun is not None and begun.words[: len(forwards)] == forwards.words:
+        words = begun
     of_reversed = f" and {len(backwards):,} of reversed pairs" if backwards else ""
     console.print(f"{len(captions):,} captions{of_reversed}, {len(words)} words")
     return words

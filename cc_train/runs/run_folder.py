@@ -89,13 +89,10 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
             storage.write_bytes(str(folder / name), content)
 
 
-def began_with(folder: Path, files: Mapping[str, bytes]) -> bool:
-    """Whether a run in a folder has taken steps, and has files of these contents by name."""
-    try:
-        alike = all(storage.read_bytes(str(folder / n)) == data for n, data in files.items())
-    except FileNotFoundError:
-        return False
-    return alike and bool(checkpoints.steps(folder))
+def begun_file(folder: Path, name: str) -> Path | None:
+    """A file of a run in a folder; None where the run took no step, or has no such file."""
+    path = folder / name
+    return path if path.exists() and checkpoints.steps(folder) else None
 
 
 def check_new(folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from cc_prep.console import on_stderr
+from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_train.captioner import Inputs
 from cc_train.data import split
@@ -19,6 +20,7 @@ from cc_train.distributed import Ranks
 from cc_train.evaluation.validation import Validation
 from cc_train.runs import run_folder
 from cc_train.text import Vocabulary
+from cc_train.training import resume
 from cc_train.training.objective import Objective
 from cc_train.training.settings import Loop
 
@@ -43,12 +45,35 @@ class Request:
     device: str = "cpu"
     init_name: str | None = None
 
-    def began_with(self, files: Mapping[str, bytes]) -> bool:
-        """Whether the run to resume has taken steps with files of these contents, by name.
+    def begun_with(self, codec: type[Vocabulary]) -> Vocabulary | None:
+        """The vocabulary of the run to resume; None if it took no step, or has none of this kind.
 
-        All processes call this together: the first one looks into the run's folder.
+        All processes call this together: the first one reads the file in the run's folder. Raises
+        UserError for a damaged file, and FirstRankFailed on the others.
         """
-        return self.ranks.decided(lambda: run_folder.began_with(self.run, files))
+        [name] = codec.of(()).files()
+        words = self.ranks.decided(lambda: _words_of(run_folder.begun_file(self.run, name), codec))
+        return None if words is None else codec(words)
+
+    def begun_settings(self) -> dict[str, Any]:
+        """The settings of the run to resume, as JSON; none if it took no step.
+
+        All processes call this together, as `begun_with`. Raises UserError for a damaged file.
+        """
+
+        def read() -> dict[str, Any]:
+            path = run_folder.begun_file(self.run, run_folder.SETTINGS)
+            return {} if path is None else resume.read_settings(path)
+
+        return self.ranks.decided(read)
+
+
+def _words_of(path: Path | None, codec: type[Vocabulary]) -> list[str] | None:
+    """The words of a run's vocabulary, if it has one. Raises UserError for a damaged file."""
+    try:
+        return None if path is None else codec.read(path).words
+    except UserError as error:
+        raise UserError(error.what, "Restore it, or give another --out") from None
 
 
 @dataclass(frozen=True)
@@ -89,7 +114,9 @@ def captioned(
     codec: the kind of vocabulary.
     """
     shards, console = (request.shards, request.valid), request.console
-    return split.captioned(*shards, settings, console, codec, began_with=request.began_with)
+    return split.captioned(
+        *shards, settings, console, codec, ranks=request.ranks, begun_with=request.begun_with
+    )
 
 
 def validation(

@@ -188,14 +188,15 @@ def _require_known_words(run: Run, vocabulary: Vocabulary) -> None:
 
     Raises UserError.
     """
-    known = Vocabulary.read(Path(run.folder) / VOCABULARY).ids
+    path = Path(run.folder) / VOCABULARY
+    known = Vocabulary.read(path).ids
     new = [word for word in vocabulary.words if word not in known]
     if new:
         listed = ", ".join(new[:MOST_LISTED]) + (", …" if len(new) > MOST_LISTED else "")
         raise UserError(
-            f"the captions have {len(new)} words that {run.folder} does not know ({listed}), and "
-            "trunk_rate=0 would leave them untrained",
-            "Set trunk_rate=1",
+            f"the captions have {len(new)} words that {run.folder} does not know ({listed}), those "
+            "of reversed pairs included, and trunk_rate=0 would leave them untrained",
+            f"Set trunk_rate=1, or vocabulary={path}, which makes them unknown words",
         )
 
 

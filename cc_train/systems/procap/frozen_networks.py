@@ -25,6 +25,7 @@ from cc_train.layers import frozen_backbone, named_weights
 from cc_train.layers.feature_grid import Pooling
 from cc_train.layers.frozen_backbone import BackboneSpec
 from cc_train.systems.procap.frame_features import BackboneFeatures, FrameFeatures
+from cc_train.training.task import Request
 
 FILE = "vqgan.safetensors"
 ADVICE = "Give shards that `cc-prep build` wrote"
@@ -140,17 +141,33 @@ def grid(first: dict[str, Any], vqgan: VQGAN) -> tuple[int, int]:
     return int(first["height"]) // factor, int(first["width"]) // factor
 
 
-def _refuse_of_features(kind: Reads, backbone: str | None, pooling: Pooling) -> None:
-    """Raises UserError for settings of features, which would be ignored by other frames."""
-    for key, value, default in (
-        ("backbone_weights", backbone, None),
-        ("feature_pooling", pooling, "unshuffle"),
-    ):
-        if value != default:
-            raise UserError(
-                f"{key}: frames={kind} reads no features of a backbone",
-                f"Set frames=features, or leave {key} out",
-            )
+def refuse_of_features(
+    kind: Reads, backbone: str | None, pooling: Pooling | None, request: Request
+) -> None:
+    """Refuses settings of features where the encoder sees other frames; see `refuse_unread`."""
+    own = None if pooling == "unshuffle" else pooling  # the default of both stages
+    unread = {} if kind == "features" else {"backbone_weights": backbone, "feature_pooling": own}
+    what = f"frames={kind} reads no features of a backbone"
+    refuse_unread(unread, what, "Set frames=features, or leave {key} out", request)
+
+
+def refuse_unread(
+    values: Mapping[str, str | None], reason: str, remedy: str, request: Request
+) -> None:
+    """Refuses settings that name what this training does not read.
+
+    values: the settings by key; None where one is not set. remedy: with {key} for the key. Older
+    versions took such settings in silence, and a run resumes only with the settings it has: if it
+    took steps with the same value, that is printed and nothing is refused. All processes call this
+    together. Raises UserError.
+    """
+    begun = request.begun_settings()
+    for key, value in values.items():
+        if value is None:
+            continue
+        if begun.get(key) != value:
+            raise UserError(f"{key}: {reason}", remedy.format(key=key))
+        request.console.print(f"{key}={value} is ignored, as when this run began: {reason}")
 
 
 def find_features(
@@ -168,11 +185,8 @@ def find_features(
 
     vqgan, backbone: files of weights that have no name of their own. targets: False if tokens are
     not learned; then samples with features need no tokens, and vqgan determines the grid of the
-    features. reference_quirks, cache_mb: see `FrameFeatures`. backbone, and a pooling other than
-    the default, are refused where features are not read.
+    features. reference_quirks, cache_mb: see `FrameFeatures`.
     """
-    if kind != "features":
-        _refuse_of_features(kind, backbone, pooling)
     if not targets and kind == "features" and vqgan is not None:
         codec = networks.vqgan(vqgan)[0]
     else:

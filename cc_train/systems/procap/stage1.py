@@ -126,7 +126,7 @@ def prepare(settings: Settings, request: Request) -> Task:
 
     request.init: CLIP's weights, whose first blocks the encoder starts from.
     """
-    _check(settings)
+    _check(settings, request)
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
     features = frozen_networks.find_features(
         data,
@@ -237,8 +237,10 @@ def imagine(run: Path, pair: tuple[Image, Image], caption: str) -> np.ndarray:
     return pictures[0].numpy()
 
 
-def _check(settings: Settings) -> None:
+def _check(settings: Settings, request: Request) -> None:
     """Raises UserError for settings that do not go together."""
+    backbone, pooling = settings.backbone_weights, settings.feature_pooling
+    frozen_networks.refuse_of_features(settings.frames, backbone, pooling, request)
     if settings.crop is not None and settings.frames != "pixels":
         raise UserError(
             f"crop: {settings.frames} cannot be cropped", "Set frames=pixels, or crop=null"

@@ -117,8 +117,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     request.init: the folder of a stage-1 run; without it the encoder starts untrained.
     """
     _check(settings)
-    if request.init is not None:
-        _refuse_files(settings, request.init)
+    _refuse_unread(settings, request)
     data, codec = captioned(settings, request)
     network = make(settings, data, codec, request.init, request.console)
     if settings.facts is not None:
@@ -180,13 +179,19 @@ def _check(settings: Settings) -> None:
         )
 
 
-def _refuse_files(settings: Settings, init: Path) -> None:
-    """Raises UserError for files of networks, which would be ignored beside those of `init`."""
-    for key in ("vqgan", "backbone_weights"):
-        if getattr(settings, key) is not None:
-            raise UserError(
-                f"{key}: with --init the network is that of {init}", f"Leave {key} out with --init"
-            )
+def _refuse_unread(settings: Settings, request: Request) -> None:
+    """Raises UserError for files of networks that would be ignored, as beside those of --init."""
+    vqgan, backbone = settings.vqgan, settings.backbone_weights
+    if request.init is None:
+        kind, pooling = settings.frames or "tokens", settings.feature_pooling
+        frozen_networks.refuse_of_features(kind, backbone, pooling, request)
+        return
+    frozen_networks.refuse_unread(
+        {"vqgan": vqgan, "backbone_weights": backbone},
+        f"with --init the network is that of {request.init}",
+        "Leave {key} out with --init",
+        request,
+    )
 
 
 def _check_comparison(settings: Settings, width: int) -> None:

@@ -6,6 +6,7 @@ The contrast is within each half.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -30,7 +31,7 @@ HALVES: tuple[Half, ...] = ("changed", "unchanged")
 class Pair(NamedTuple):
     """One pair of a batch.
 
-    scene: the number of its scene in the batch. features: of before and after, [2, C, h, w].
+    scene: the id of its scene, see `_scene_id`. features: of before and after, [2, C, h, w].
     encoded: ids and labels of its caption, [length] each.
     """
 
@@ -62,7 +63,8 @@ class ScorerBatches:
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
     ) -> dict[str, Any]:
         """A batch by half: {before_after [B, 2, C, h, w], ids, labels int64 [B, length],
-        scene int64 [B]}. Pairs of one scene have the same `scene`, in both halves.
+        scene int64 [B]}. Pairs of one scene have the same `scene`, in both halves and in every
+        batch, whichever process makes it.
 
         With a grid, each half also holds facts, places, and the objects and centres of its images,
         [2 · B], first all before and then all after, as in `OrderedPairBatches`. B may be 0 in one
@@ -72,10 +74,10 @@ class ScorerBatches:
             return self._ordered(samples, rngs, self.pairs_per_scene)
         pairs: dict[str, list[Pair]] = {half: [] for half in self.halves}
         arrays = self._arrays(samples, rngs)
-        numbers = _scene_numbers(samples)
-        for sample, rng, array, number in zip(samples, rngs, arrays, numbers, strict=True):
+        for sample, rng, array in zip(samples, rngs, arrays, strict=True):
             encoded = self.codec.encode(draw_caption(sample, rng), self.length)
-            pairs[half_of(sample.meta.get("kind"))].append(Pair(number, array, encoded))
+            scene = _scene_id(scene_of(sample.key))
+            pairs[half_of(sample.meta.get("kind"))].append(Pair(scene, array, encoded))
         return {half: self._half(pairs[half], arrays[0].shape) for half in self.halves}
 
     def _ordered(
@@ -85,14 +87,16 @@ class ScorerBatches:
             require_backbone(sample.key, sample.features, self.backbone)
         drawn: dict[str, list[tuple[Scene, OrderedPair]]] = {half: [] for half in self.halves}
         pairs: dict[str, list[Pair]] = {half: [] for half in self.halves}
-        for number, (scene, rng) in enumerate(ordered_pairs.scenes(samples, rngs)):
+        names = [name for name, _ in groupby(scene_of(sample.key) for sample in samples)]
+        for name, (scene, rng) in zip(names, ordered_pairs.scenes(samples, rngs), strict=True):
             for chosen in ordered_pairs.draw(scene.pairs, count, rng):
                 pair = scene.pairs[chosen]
                 caption = pair.captions[int(rng.integers(len(pair.captions)))]
                 array = np.stack((scene.features[pair.first], scene.features[pair.second]))
                 half = "changed" if pair.changed else "unchanged"
                 drawn[half].append((scene, pair))
-                pairs[half].append(Pair(number, array, self.codec.encode(caption, self.length)))
+                encoded = self.codec.encode(caption, self.length)
+                pairs[half].append(Pair(_scene_id(name), array, encoded))
         shape = before_after(samples[0], "features").shape
         batch = {}
         for half, content in drawn.items():
@@ -144,10 +148,10 @@ class ScorerBatches:
         }
 
 
-def _scene_numbers(samples: Sequence[TrainingSample]) -> list[int]:
-    """The number of each sample's scene, as `ordered_pairs.scenes` goes through them."""
-    scenes = groupby(samples, key=lambda sample: scene_of(sample.key))
-    return [number for number, (_, group) in enumerate(scenes) for _ in group]
+def _scene_id(name: str) -> int:
+    """A scene's id, 64 bits with a sign: a digest of its name, so that all processes agree."""
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
 
 
 def half_of(kind: str | None) -> Half:

@@ -130,14 +130,15 @@ class ScorerObjective(CaptionObjective):
         logits = network.speaker.logit(hidden)
         parts = {"caption": caption_loss(logits, batch["labels"], self.label_smoothing) / words}
         total = parts["caption"]
+        scenes = batch["scene"]
+        if self.weights.contrast or self.reconstruction is not None:
+            scenes = self.ranks.gather(scenes)  # a scene has one id, also where two ranks have it
         if self.weights.contrast:
             by_after, by_before = self.matchings(encoded)
-            scenes = self.scenes(batch)
             parts["contrast"] = (contrast(by_after, scenes) + contrast(by_before, scenes)) / 2
             total = total + self.weights.contrast * parts["contrast"]
         if self.reconstruction is not None:
             matched = self.cbr_matching(encoded, hidden, batch["ids"])
-            scenes = self.scenes(batch)
             parts["cbr"] = (contrast(matched, scenes) + contrast(matched.T, scenes)) / 2
             total = total + self.weights.cbr * parts["cbr"]
         parts["word_accuracy"] = right_words(logits, batch["labels"]) / words
@@ -150,10 +151,6 @@ class ScorerObjective(CaptionObjective):
             known, facts = self.supervision(encoded, looked, batch, denominators)
             shares = {**shares, **facts, "total": shares["total"] + known}
         return shares
-
-    def scenes(self, batch: Mapping[str, Any]) -> Tensor:
-        """The scenes of all ranks' pairs of a half, int64 [B]; no two ranks share a scene."""
-        return self.ranks.gather(batch["scene"] * self.ranks.world + self.ranks.rank)
 
     def matchings(self, encoded: EncodedPairs) -> tuple[Tensor, Tensor]:
         """Similarities among all ranks' pairs, [B, B] each: before by after, after by before."""

@@ -86,15 +86,24 @@ def test_reversed_captions_are_read_of_the_json_alone(
         file.seek(rendered[1].offset + 512)
         file.write(b"x")
     read = []
-    of_json = shard_index._json_of
-    monkeypatch.setattr(Entry, "read", lambda entry: pytest.fail("read whole"))
-    monkeypatch.setattr(
-        shard_index, "_json_of", lambda file, entry: read.append(entry) or of_json(file, entry)
-    )
+    read_range = storage.read_range
+
+    def counted_range(path: str, offset: int, size: int) -> bytes:
+        read.append((path, offset, size))
+        return read_range(path, offset, size)
+
+    monkeypatch.setattr(storage, "open_read", lambda path: pytest.fail("reads ahead in a store"))
+    monkeypatch.setattr(storage, "read_range", counted_range)
     gone = [replace(rendered[0], shard=str(tmp_path / "gone.tar"))]
-    captions = shard_index.reversed_captions([*bare, *rendered, *gone])
-    assert captions == ["it is gone", "it left"] * 2
-    assert read == [bare[0], *rendered]
+    for most, times in ((2000, 1), (2 * BLOCK, 2)):
+        monkeypatch.setattr(shard_index, "JSON_READ", most)
+        captions = shard_index.reversed_captions([*bare, *rendered, *gone])
+        assert captions == ["it is gone", "it left"] * 2
+        whole = [one for one in (bare[0], *rendered) for _ in range(times)]
+        shards = sorted(entry.shard for entry in [*whole, gone[0]])
+        assert sorted(path for path, _, _ in read) == shards
+        assert sum(size for _, _, size in read) <= 2000 * 5
+        read.clear()
 
 
 def test_another_tokenizer_is_refused(tmp_path: Path) -> None:

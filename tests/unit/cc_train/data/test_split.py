@@ -15,6 +15,7 @@ from cc_prep.records import Facts
 from cc_train.data import order, split
 from cc_train.data.shard_index import Entry
 from cc_train.data.split import CaptionSettings
+from cc_train.distributed import Ranks
 from cc_train.runs import run_folder
 from cc_train.systems.pair_training import PairSettings
 from cc_train.systems.procap import stage2
@@ -138,7 +139,7 @@ def test_a_training_says_how_many_captions_it_cuts(
     console = Console(record=True, file=io.StringIO())
     settings = PairSettings.model_validate({"decoder": {"length": 4}})
     monkeypatch.setattr(split.shard_index, "reversed_captions", lambda entries: ["a b", "a b d"])
-    split.captioned(["x"], [], settings, console, began_with=lambda files: False)
+    split.captioned(["x"], [], settings, console)
     assert "3 of 4 captions are cut to 2 words" in console.export_text()
 
 
@@ -187,16 +188,61 @@ def test_words_of_reversed_captions_may_be_mirrored_or_rare(tmp_path: Path) -> N
     assert rare.words[len(MARKS) :] == ["back", "came", "it"]
 
 
+def begin(run: Path, words: list[str]) -> None:
+    """A run that has taken a step with these words behind the marks."""
+    files = Vocabulary([*MARKS, *words]).files()
+    run_folder.write_imported(run, files, {}, {"weight": torch.zeros(1)})
+
+
 def test_a_run_without_words_of_reversed_captions_goes_on(tmp_path: Path) -> None:
     """Keeps away: a run of older code that is refused, for its vocabulary has become another."""
     facts = Facts("none", reversed_captions=BACKWARDS)
     shards, _ = token_shards.write(tmp_path, 3, facts=facts)
     older = learned(shards, stage2.Settings(), tmp_path)
     run, begun = tmp_path / "run", tmp_path / "begun"
-    files = Vocabulary([*MARKS, *older]).files()
-    run_folder.write_imported(run, files, {}, {"weight": torch.zeros(1)})
-    run_folder.write_files(begun, files)
-    console = Console(record=True, file=io.StringIO(), soft_wrap=True)
-    assert learned(shards, PairSettings(), run, console) == older
-    assert "3 words of reversed pairs' captions alone" in console.export_text()
+    begin(run, older)
+    run_folder.write_files(begun, Vocabulary([*MARKS, *older]).files())
+    assert learned(shards, PairSettings(), run) == older
     assert learned(shards, PairSettings(), begun) != older, "no step was taken yet"
+
+
+def test_a_run_keeps_its_words_whatever_can_be_read_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a resume that is refused since a sample is damaged, and reads all samples."""
+    facts = Facts("none", reversed_captions=BACKWARDS)
+    shards, _ = token_shards.write(tmp_path, 3, facts=facts)
+    words = learned(shards, PairSettings(), tmp_path / "none")
+    begin(tmp_path / "run", words)
+    monkeypatch.setattr(split.shard_index, "reversed_captions", lambda entries: pytest.fail("read"))
+    assert learned(shards, PairSettings(), tmp_path / "run") == words
+
+
+def test_words_of_other_captions_are_not_those_of_the_run(tmp_path: Path) -> None:
+    """Keeps away: a run that goes on with other captions, for its own words were taken."""
+    facts = Facts("none", reversed_captions=BACKWARDS)
+    shards, _ = token_shards.write(tmp_path, 3, facts=facts)
+    words = learned(shards, PairSettings(), tmp_path / "none")
+    begin(tmp_path / "run", words[::-1])
+    assert learned(shards, PairSettings(), tmp_path / "run") != words[::-1]
+
+
+def test_a_damaged_vocabulary_of_a_run_is_refused(tmp_path: Path) -> None:
+    shards, _ = token_shards.write(tmp_path, 3)
+    begin(tmp_path / "run", ["a"])
+    (tmp_path / "run/vocabulary.json").write_text("[")
+    with pytest.raises(UserError, match=r"vocabulary\.json: .* Restore it, or give another --out"):
+        learned(shards, PairSettings(), tmp_path / "run")
+
+
+def test_the_first_rank_alone_reads_captions_of_reversed_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: as many requests for every sample as there are processes."""
+    shards, _ = token_shards.write(tmp_path, 3, facts=Facts("none", reversed_captions=BACKWARDS))
+    words = learned(shards, PairSettings(), tmp_path)
+    monkeypatch.setattr(split.shard_index, "reversed_captions", lambda entries: pytest.fail("read"))
+    sent = [None, [*BACKWARDS]]
+    monkeypatch.setattr(Ranks, "decided", lambda self, decide: sent.pop(0))
+    request = Request([shards], [], tmp_path, console=QUIET, ranks=Ranks(1, 2))
+    assert captioned(PairSettings(), request)[1].words[len(MARKS) :] == words

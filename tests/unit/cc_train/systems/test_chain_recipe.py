@@ -69,8 +69,11 @@ def test_words_that_a_frozen_decoder_would_never_learn(
     monkeypatch.setattr(stored_run, "read", lambda path: Run(path, "pair", {}, {}, 1))
     frozen = recipe.Settings.model_validate({"trunk_rate": 0})
     own = Vocabulary([*MARKS, "the", "house", "was", "built"])
-    with pytest.raises(UserError, match=r"3 words that .* does not know \(house, was, built\)"):
+    with pytest.raises(
+        UserError, match=r"3 words that .* does not know \(house, was, built\)"
+    ) as raised:
         recipe._start_from(small_chain.network(), tmp_path, frozen, {}, own)
+    assert f"Set trunk_rate=1, or vocabulary={tmp_path / VOCABULARY}, " in str(raised.value)
     with pytest.raises(KeyError, match="encoder"):  # it goes on to the next question
         recipe._start_from(small_chain.network(), tmp_path, frozen, {}, known)
 

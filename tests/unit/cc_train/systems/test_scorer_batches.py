@@ -76,14 +76,19 @@ def test_a_scene_of_one_pair_is_left_as_it_is() -> None:
 
 
 def test_pairs_know_their_scene() -> None:
-    """Keeps away: a contrast that takes the other pairs of a scene for wrong ones."""
+    """Keeps away: a contrast that takes the other pairs of a scene for wrong ones, also where
+    another process has these, or where the scene comes twice in a batch."""
     batch = small_scorer.batch(SAMPLES[:6], swap=0.0)
-    assert [batch[half]["scene"].tolist() for half in ("changed", "unchanged")] == [[0, 1, 2]] * 2
+    first, second, third = batch["changed"]["scene"].tolist()
+    assert len({first, second, third}) == 3
+    assert batch["unchanged"]["scene"].tolist() == [first, second, third]
     assert small_scorer.batch([SAMPLES[0]])["unchanged"]["scene"].shape == (0,)
+    apart = [*SAMPLES[2:6], *SAMPLES[2:4]]
+    assert small_scorer.batch(apart)["changed"]["scene"].tolist() == [second, third, second]
     make = ScorerBatches(WORDS, small_scorer.LENGTH, pair_samples.SOURCE, pairs_per_scene=4)
-    batch = make(SAMPLES[:6], list(np.random.default_rng(0).spawn(6)))
-    assert batch["changed"]["scene"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert batch["unchanged"]["scene"].tolist() == [0, 1, 2]
+    batch = make(apart, list(np.random.default_rng(0).spawn(6)))
+    assert batch["changed"]["scene"].tolist() == [second] * 3 + [third] * 3 + [second] * 3
+    assert batch["unchanged"]["scene"].tolist() == [second, third, second]
 
 
 def test_features_of_other_weights_are_refused() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from safetensors.torch import load
 
@@ -147,6 +149,27 @@ def test_networks_beside_those_of_stage_1_are_refused(tmp_path: Path, key: str) 
         stage2.prepare(settings, request)
 
 
+def begin(run: Path, settings: dict[str, object]) -> None:
+    """A run that has taken a step with these settings."""
+    run_folder.write_imported(run, {}, settings, {"weight": torch.zeros(1)})
+
+
+@pytest.mark.parametrize("key", ["vqgan", "backbone_weights"])
+def test_a_run_that_began_with_an_ignored_file_goes_on(tmp_path: Path, key: str) -> None:
+    """Keeps away: a run that resumes neither with this setting nor without it."""
+    begin(tmp_path / "run", {key: "file.pt"})
+    console = Console(record=True, file=io.StringIO(), soft_wrap=True)
+    for file, expected in (("file.pt", r"^no\.tar"), ("other.pt", f"^{key}: with --init")):
+        settings = build(stage2.Settings, {key: file}, "test", "docs")
+        request = Request(["no.tar"], [], tmp_path / "run", tmp_path / "init", console=console)
+        with pytest.raises(UserError, match=expected):
+            stage2.prepare(settings, request)
+    assert console.export_text() == (
+        f"{key}=file.pt is ignored, as when this run began: with --init the network is that of "
+        f"{tmp_path / 'init'}\n"
+    )
+
+
 @pytest.mark.parametrize("system", ["stage1", "stage2"])
 @pytest.mark.parametrize("values", [{"backbone_weights": "b.pt"}, {"feature_pooling": "mean"}])
 def test_settings_of_features_are_refused_where_none_are_read(
@@ -156,6 +179,8 @@ def test_settings_of_features_are_refused_where_none_are_read(
     [key] = values
     with pytest.raises(UserError, match=f"^{key}: frames=tokens reads no features"):
         prepared(tmp_path, system, network=NETWORK, **values)
+    begin(tmp_path / system, {**values})
+    assert prepared(tmp_path, system, network=NETWORK, **values).items, "the run goes on"
 
 
 def test_stages_make_the_network_that_the_tokens_are_of(tmp_path: Path) -> None:
