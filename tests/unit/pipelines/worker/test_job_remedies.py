@@ -63,15 +63,15 @@ def test_an_error_of_a_file_says_how_far_the_job_came(
 def test_the_remedy_of_a_damaged_shard_mends_it(tmp_path: Path) -> None:
     """Keeps away: "run the job that wrote it again", which finds a shard of the right size and says
     that all is done, or fails at it in the same way for ever."""
-    made = fake_jobs.spec(tmp_path, rejects=[1])
-    run(made)
+    spec = fake_jobs.spec(tmp_path, rejects=[1])
+    run(spec)
     shard = tmp_path / "out/train-000000.tar"
     content = shard.read_bytes()
     shard.write_bytes(b"\xff" * 512 + content[512:])
-    assert run(made).made_now == 0
+    assert run(spec).made_now == 0
     words = rf"{shard}: .*\. Look closer .*; remove the file, then run the job that wrote it again;"
     with pytest.raises(UserError, match=words):
-        run(made, retry_rejects=True)
+        run(spec, retry_rejects=True)
     shard.unlink()
-    assert run(made, retry_rejects=True).samples == 19
+    assert run(spec, retry_rejects=True).samples == 19
     assert shard.read_bytes() == content
