@@ -189,6 +189,9 @@ def _locked(
         raise JobFailed(f"stopped; {_resumable(account, plan)}") from None
     except JobFailed as error:
         raise JobFailed(f"{error}; {_resumable(account, plan)}") from error
+    except UserError as error:  # of a worker
+        remedies = filter(None, (error.remedy, _resumable(account, plan)))
+        raise type(error)(error.what, "; ".join(remedies)) from error
     return _summary(spec.folder, plan, account, len(todo))
 
 

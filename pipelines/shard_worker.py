@@ -19,6 +19,7 @@ from typing import Any
 
 from cc_prep import device_errors, storage
 from cc_prep.errors import (
+    FileRefused,
     JobFailed,
     Reason,
     RejectedPair,
@@ -245,7 +246,7 @@ class ShardWorker:
         """The step's results; pairs that do not fit or fail are tried in smaller parts."""
         try:
             results = self.step()(pairs)
-        except (StoreFailed, StoreRefused):  # no pair's fault
+        except (StoreFailed, StoreRefused, FileRefused):  # no pair's fault
             raise
         except Exception as error:
             failure = error

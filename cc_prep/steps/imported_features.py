@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from cc_prep import npy, storage
-from cc_prep.errors import Reason, RejectedPair, UserError, first_line
+from cc_prep.errors import FileRefused, Reason, RejectedPair, UserError, first_line
 from cc_prep.formats.training_shards import Features
 from cc_prep.records import ImagePair
 
@@ -57,6 +57,8 @@ class FeatureFiles:
             array = npy.read(storage.read_bytes(path), path)
         except FileNotFoundError:
             raise RejectedPair(Reason.MISSING_FEATURES, path) from None
+        except FileRefused as error:  # as S3 answers for a missing one to keys that may not list
+            raise RejectedPair(Reason.UNREADABLE_FEATURES, error.what) from None
         except ValueError as error:
             raise RejectedPair(Reason.UNREADABLE_FEATURES, str(error)) from None
         except OSError as error:

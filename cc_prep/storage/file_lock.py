@@ -42,10 +42,14 @@ def file_lock(path: Path, seconds: float) -> Iterator[None]:
         lock.release()
 
 
-def refuse_link(path: str | Path) -> None:
-    """Raises UserError if a file to lock is a link: its lock would be that of another folder."""
-    if os.path.islink(path):
-        raise UserError(f"{path}: a lock that is a link, as `cp -rs` copies it", "Remove this link")
+def refuse_link(*paths: str | Path) -> None:
+    """Raises UserError if a file of a lock is a link: its lock would be that of another folder."""
+    links = [str(path) for path in paths if os.path.islink(path)]
+    if links:
+        raise UserError(
+            f"{' and '.join(links)}: a lock that is a link, as `cp -rs` copies it",
+            "Remove this link" if len(links) == 1 else "Remove these links",
+        )
 
 
 def _has_locks(path: Path) -> bool:

@@ -251,6 +251,7 @@ def write_whole(path: str, durable: bool = True) -> Iterator[BinaryIO]:
         with tempfile.TemporaryFile() as nameless:
             yield nameless
             nameless.flush()
+            length = os.fstat(nameless.fileno()).st_size
 
             # Not a copy into an opened file, whose closing would keep what a broken copy left.
             def put(fs: Any, key: str) -> None:
@@ -258,7 +259,7 @@ def write_whole(path: str, durable: bool = True) -> Iterator[BinaryIO]:
                 fs.put_file(f"/dev/fd/{nameless.fileno()}", key)
 
             with _bucket_is_there(path):
-                object_store.call(path, put)
+                object_store.call(path, put, upload=length)
         return
     path = local_path(path)
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):

@@ -6,76 +6,76 @@ then answers 500 or hangs up in the middle of an answer costs a job some seconds
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, TypeVar
 
-from tenacity import (
-    Retrying,
-    retry_if_exception,
-    stop_after_attempt,
-    stop_after_delay,
-    wait_exponential_jitter,
-)
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential_jitter
 
-from cc_prep.errors import FileRefused, StoreFailed, StoreRefused, UserError, named_line
+from cc_prep.errors import UserError
+from cc_prep.storage import store_errors
 
 TRIES = 9  # a minute of pauses: a store may be away for that long
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 # A store that takes requests and never answers costs 15 s for each. The client of S3 makes one five
 # times (botocore), and s3fs made that five times again in each of our tries: half an hour. Now s3fs
-# asks once, and tries after the first LEAST_TRIES are left out once PATIENT_SECONDS are over.
-LEAST_TRIES, PATIENT_SECONDS = 3, 180.0
-S3, S3FS_TRIES = ("s3", "s3a"), 1
+# asks once, and so many of our tries that end in silence are enough.
+SILENT_TRIES = 3
+# But the parts of a large upload are each made again by s3fs, since our next try sends all of them.
+S3, S3FS_TRIES, PART_TRIES = ("s3", "s3a"), 1, 5
+LARGE = 50 * 2**20  # bytes of an upload, from which on it may have parts
 READ_AHEAD = 4 * 2**20
 LARGEST_OF_MANY = 2**30  # bytes of a file that `read_many` reads
 
-# Answers, not accidents: asking again would bring the same.
-FINAL = (
-    FileNotFoundError,
-    FileExistsError,
-    PermissionError,
-    IsADirectoryError,
-    NotADirectoryError,
-    UserError,
-    NotImplementedError,
-)
-NO_KEYS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
-# S3's codes of a refusal of the keys themselves. A token may expire in the middle of a job.
-BAD_KEYS = (
-    "ExpiredToken",
-    "InvalidAccessKeyId",
-    "InvalidSecurity",
-    "NotSignedUp",
-    "RequestTimeTooSkewed",
-    "SignatureDoesNotMatch",
-)
-
 T = TypeVar("T")
+_reached = set[str]()  # the kinds of stores that have answered this process
 
 
-def call(path: str, action: Callable[[Any, str], T]) -> T:
+def call(path: str, action: Callable[[Any, str], T], upload: int = 0) -> T:
     """`action(file system, key)`, tried again when it fails. key: the path within the store.
 
-    Raises FileNotFoundError as it is, FileRefused where the keys do not open this file,
-    StoreRefused where the store does not accept them, UserError where it cannot even be asked, and
-    StoreFailed after the last try.
+    upload: bytes that it sends. Raises FileNotFoundError as it is, FileRefused where the keys do
+    not open this file, StoreRefused where the store does not accept the keys or the address,
+    UserError where it cannot even be asked, and StoreFailed after the last try.
     """
     fs, key = _file_system_of(path)
+    kind = path.partition("://")[0]
+    if kind in S3:
+        fs.retries = PART_TRIES if upload >= LARGE else S3FS_TRIES
+
+    def asked() -> T:
+        try:
+            return action(fs, key)
+        except Exception as error:
+            raise store_errors.told_by_get(error, fs, key)  # noqa: B904 (its cause is the answer)
+
     ask = Retrying(
-        stop=stop_after_attempt(TRIES)
-        | (stop_after_attempt(LEAST_TRIES) & stop_after_delay(PATIENT_SECONDS)),
+        stop=_patience(fs.retries if kind in S3 else 1),
         wait=wait_exponential_jitter(initial=FIRST_PAUSE, max=LONGEST_PAUSE),
-        retry=retry_if_exception(_may_pass),
+        retry=retry_if_exception(lambda error: store_errors.may_pass(error, kind in _reached)),
         reraise=True,
     )
     try:
-        return ask(action, fs, key)
-    except PermissionError as error:
-        raise _refused(path, error, fs, key) from None
+        result = ask(asked)
     except Exception as error:
-        raise _explained(path, error, int(ask.statistics["attempt_number"])) from None
+        tries = int(ask.statistics["attempt_number"])
+        raise store_errors.explained(path, error, tries, kind in _reached) from None
+    _reached.add(kind)
+    return result
+
+
+def _patience(tries_of_client: int) -> Callable[[RetryCallState], bool]:
+    """When to give up. Only silence counts by the client's tries within one of ours: how long an
+    action works before it fails says nothing of the store."""
+    silent = 0
+
+    def is_over(state: RetryCallState) -> bool:
+        nonlocal silent
+        if state.outcome is not None and store_errors.is_silent(state.outcome.exception()):
+            silent += tries_of_client
+        return state.attempt_number >= TRIES or silent >= SILENT_TRIES
+
+    return is_over
 
 
 def read_many(paths: Sequence[str]) -> list[bytes | None]:
@@ -122,46 +122,7 @@ def _file_system_of(path: str) -> tuple[Any, str]:
     except ValueError as error:
         reason = f"{path.partition('://')[0]}:// is no kind of store ({error})"
         raise UserError(reason, "Give a path, or a URL like s3://bucket/x") from None
-    if path.partition("://")[0] in S3:
-        fs.retries = S3FS_TRIES
     return fs, key
-
-
-def _may_pass(error: BaseException) -> bool:
-    return (
-        isinstance(error, Exception)
-        and not isinstance(error, FINAL)
-        and type(error).__name__ not in NO_KEYS
-    )
-
-
-def _explained(path: str, error: Exception, tries: int) -> Exception:
-    if type(error).__name__ in NO_KEYS:
-        return StoreRefused(f"{path}: {error}", "Give the store's keys, as its own tools want them")
-    if not _may_pass(error):
-        return error
-    reason = named_line(error)
-    return StoreFailed(f"{path}: the store failed {tries} times, the last with {reason}")
-
-
-def _refused(path: str, error: PermissionError, fs: Any, key: str) -> UserError:
-    """What a refusal is about, the keys or this file."""
-    if _code(error) == "403":  # of HEAD, whose answer says no more
-        with contextlib.suppress(Exception):
-            try:
-                fs.cat_file(key, start=0, end=1)
-            except PermissionError as answer:
-                error = answer
-    reason = f"{path}: {error.strerror or str(error) or 'permission denied'}"
-    if _code(error) in BAD_KEYS:
-        return StoreRefused(f"{reason} ({_code(error)})", "Give keys that the store accepts")
-    return FileRefused(reason, "Give keys that may read it, or write it if it is an output")
-
-
-def _code(error: PermissionError) -> str:
-    """S3's code of a refusal; empty for other stores."""
-    answer = getattr(error.__cause__, "response", None) or {}
-    return str(answer.get("Error", {}).get("Code", ""))
 
 
 class _Ranges(io.RawIOBase):

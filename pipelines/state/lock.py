@@ -102,7 +102,9 @@ def holder(folder: str) -> Holder | None:
 
 
 def refuse_if_held(folder: str) -> None:
-    """Raises UserError if another job works in `folder` now."""
+    """Raises UserError if another job works in `folder` now, or its lock is another folder's."""
+    if not storage.is_remote(folder):
+        refuse_link(*map(storage.local_path, (_guard(folder), _path(folder))))
     other = holder(folder)
     if other is not None:
         raise _at_work(folder, other)
@@ -137,13 +139,21 @@ def locked(folder: str, when_lost: Callable[[], None] = lambda: None) -> Iterato
 
         thread = threading.Thread(target=beat, daemon=True)
         thread.start()
-        try:
-            yield held
-        finally:
+
+        def give_back() -> None:
             stop.set()
             thread.join()
             if not held.lost and not (kernel is None and _is_lost(folder, me, held)):
                 storage.remove(_path(folder))
+
+        try:
+            yield held
+        except BaseException:
+            # A store that fails often fails here once more: the first error is the one to show.
+            with contextlib.suppress(OSError, StoreFailed, UserError):
+                give_back()
+            raise
+        give_back()
 
 
 def _kernel_lock(folder: str) -> filelock.BaseFileLock | None:

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from cc_prep.errors import RejectedPair, StoreFailed, StoreRefused
+from cc_prep.errors import FileRefused, RejectedPair, StoreFailed, StoreRefused
 from pipelines.state.pace import Pace
 from pipelines.step import Item, Sample, Staged, Step
 
@@ -155,7 +155,7 @@ class Pipeline:
     def _finish(self, batch: Batch) -> Iterator[tuple[Item, Outcome]]:
         try:
             outcomes = batch.result()
-        except (StoreFailed, StoreRefused):  # no item's fault
+        except (StoreFailed, StoreRefused, FileRefused):  # no item's fault
             raise
         except Exception as error:
             failure: Exception | None = error

@@ -139,7 +139,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, code: str, message: str) -> None:
         xml = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
-        self.send_response(403)
+        self.send_response(400)  # as AWS answers; also to HEAD, whose answer has no body
         self.send_header("Content-Type", "application/xml")
         self.send_header("Content-Length", str(len(xml)))
         self.end_headers()

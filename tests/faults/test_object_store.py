@@ -17,7 +17,7 @@ import pytest
 import s3fs
 
 from cc_prep import storage
-from cc_prep.errors import StoreFailed, UserError
+from cc_prep.errors import StoreFailed, StoreRefused, UserError
 from cc_prep.formats import rejects
 from cc_prep.storage import object_store
 from tests.commands import Done, cc_prep, cc_train, without_ray
@@ -124,7 +124,6 @@ def test_a_silent_store_is_given_up_after_five_minutes(
     in each of our tries. Its wait for an answer is 15 s, which is shortened here.
     """
     wait = s3fs.S3FileSystem.read_timeout
-    monkeypatch.setattr(object_store, "PATIENT_SECONDS", 0.0)
     monkeypatch.setattr(s3fs.S3FileSystem, "read_timeout", 0.2)
     monkeypatch.setattr("botocore.retryhandler.random", SimpleNamespace(random=lambda: 0.01))
     s3fs.S3FileSystem.clear_instance_cache()
@@ -132,6 +131,47 @@ def test_a_silent_store_is_given_up_after_five_minutes(
     with pytest.raises(StoreFailed, match=r"the store failed 3 times, the last with .*Timeout"):
         storage.read_bytes("s3://bucket/x")
     assert store.done["silent"] * wait <= 5 * 60
+
+
+def test_a_part_of_an_upload_is_sent_again_alone(
+    store: bad_store.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a shard of which all is sent again, since one part of it met a fault."""
+    monkeypatch.setattr(object_store, "TRIES", 1)
+    monkeypatch.setattr(object_store, "LARGE", 0)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    s3fs.S3FileSystem.clear_instance_cache()
+    store.fail(0.4, ("cut request",), seed=1)
+    storage.write_bytes("s3://bucket/x", b"x" * 1000)
+    assert store.done["cut request"] > 0
+
+
+@pytest.mark.parametrize(
+    ("path", "endpoint", "message"),
+    [
+        ("s3://Bad_Bucket!/x", "", r"nvalid bucket name"),
+        ("s3://bucket/x", "http://no-such-host.invalid", r"no-such-host"),
+        ("s3://bucket/x", "localhost:9000", r"Invalid endpoint"),
+    ],
+)
+def test_a_mistyped_address_is_refused_at_once(
+    store: bad_store.Store,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    endpoint: str,
+    message: str,
+) -> None:
+    """Keeps away: a minute of silence, and exit code 1 without a remedy."""
+    monkeypatch.setattr(object_store, "_reached", set())
+    monkeypatch.setattr("botocore.retryhandler.random", SimpleNamespace(random=lambda: 0.01))
+    waits: list[float] = []
+    monkeypatch.setattr("tenacity.nap.time.sleep", waits.append)
+    if endpoint:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(StoreRefused, match=rf"^{path}: .*{message}.*Correct the bucket's name"):
+        storage.read_bytes(path)
+    assert waits == []
 
 
 def test_no_keys_no_bucket_and_no_such_store(

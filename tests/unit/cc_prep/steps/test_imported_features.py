@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.records import ImagePair
@@ -113,6 +114,18 @@ def test_a_missing_file_is_named(folder: Path) -> None:
         files(folder)(replace(PAIR, after="sc_images/b.png"), 8)
     assert caught.value.reason is Reason.MISSING_FEATURES
     assert "sc_features/b.png.npy" in str(caught.value)
+
+
+def test_a_file_that_the_keys_do_not_open_is_a_reject(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a job that ends at a missing file, for which S3 answers so to some keys."""
+
+    def refused(fs: object, key: str) -> bytes:
+        raise PermissionError("Forbidden")
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", refused)
+    path = "memory://bucket/features/a.png.npy"
+    with pytest.raises(RejectedPair, match=f"^unreadable features: {path}: Forbidden$"):
+        FeatureFiles("memory://bucket", "resnet101", UNKNOWN, "float32")(PAIR, 8)
 
 
 def test_values_too_large_for_half_precision_are_refused(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 from fsspec.implementations.memory import MemoryFileSystem
+from s3fs.errors import translate_boto_error
 
 from cc_prep.errors import FileRefused, RejectedPair, StoreFailed, StoreRefused, UserError
 from cc_prep.media import images
@@ -51,23 +53,58 @@ def test_the_ninth_failure_is_the_last() -> None:
     assert request.calls == 9
 
 
-def test_three_failures_are_enough_where_each_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+class ReadTimeoutError(Exception):
+    """A request without an answer, as the client of S3 names it."""
+
+
+def test_three_silent_tries_are_enough() -> None:
     """Keeps away: half an hour before the error of a store that takes requests and never answers;
-    and an upload that takes long and is not tried again, since its first try took all the time.
+    and an upload that takes long and is given up after a short outage, since its time counted.
     """
-    monkeypatch.setattr(object_store, "PATIENT_SECONDS", 0.0)
-    request = Failing(ConnectionError("reset"), 20)
-    with pytest.raises(StoreFailed, match="the store failed 3 times"):
+    request = Failing(ReadTimeoutError("silent"), 20)
+    with pytest.raises(StoreFailed, match="the store failed 3 times, the last with ReadTimeout"):
         object_store.call(PATH, request)
     assert request.calls == 3
-    assert object_store.call(PATH, Failing(ConnectionError("reset"), 2)) == "/bucket/x"
+    assert object_store.call(PATH, Failing(ReadTimeoutError("silent"), 2)) == "/bucket/x"
 
 
-def denied(code: str, message: str) -> PermissionError:
-    """A store's refusal, as s3fs raises it."""
-    error = PermissionError(message)
-    error.__cause__ = ClientError({"Error": {"Code": code}}, "GetObject")
-    return error
+def test_an_upload_that_took_long_is_tried_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a shard lost in an outage of seconds, since its first try took all the time."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    request = Failing(ConnectionError("reset"), 8)
+
+    def upload(fs: Any, key: str) -> str:
+        now[0] += 3600.0
+        return request(fs, key)
+
+    assert object_store.call(PATH, upload) == "/bucket/x"
+    assert request.calls == 9
+
+
+@pytest.mark.parametrize(("size", "tries"), [(0, 1), (10**6, 1), (10**9, 5)])
+def test_only_the_parts_of_an_upload_have_tries_of_their_own(size: int, tries: int) -> None:
+    """Keeps away: all of a shard sent again, since one part of it met a fault."""
+    tries_of_client: list[int] = []
+    object_store.call(
+        "s3://bucket/x", lambda fs, key: tries_of_client.append(fs.retries), upload=size
+    )
+    assert tries_of_client == [tries]
+
+
+def answered(
+    code: str, status: int, message: str = "No", operation: str = "GetObject"
+) -> Exception:
+    """A store's answer, as s3fs raises it."""
+    response = {
+        "Error": {"Code": code, "Message": message},
+        "ResponseMetadata": {"HTTPStatusCode": status},
+    }
+    return translate_boto_error(ClientError(response, operation))
+
+
+def denied(code: str, message: str) -> Exception:
+    return answered(code, 403, message)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +117,14 @@ def denied(code: str, message: str) -> PermissionError:
         (denied("AccessDenied", "Access Denied"), FileRefused, f"{PATH}: Access Denied"),
         (denied("ExpiredToken", "It expired"), StoreRefused, f"{PATH}: It expired .ExpiredToken."),
         (denied("InvalidAccessKeyId", "No"), StoreRefused, f"{PATH}: No .InvalidAccessKeyId."),
+        (answered("InvalidToken", 400), StoreRefused, f"{PATH}: No .InvalidToken.. Give keys"),
+        (answered("TokenRefreshRequired", 400), StoreRefused, "TokenRefreshRequired.. Give keys"),
+        (answered("KeyTooLongError", 400), FileRefused, f"{PATH}: No .* Give a shorter name"),
+        (answered("AuthorizationHeaderMalformed", 400), StoreRefused, f"{PATH}: .*the region"),
+        (answered("InvalidBucketName", 400), StoreRefused, f"{PATH}: No .InvalidBucketName.. Corr"),
+        (answered("PermanentRedirect", 301), StoreRefused, f"{PATH}: No .PermanentRedirect.. Corr"),
+        (answered("MethodNotAllowed", 405), FileRefused, f"{PATH}: No. Give keys that may"),
+        (answered("NotImplemented", 501), StoreRefused, f"{PATH}: No .NotImplemented.. Correct"),
     ],
 )
 def test_an_answer_is_not_asked_for_again(
@@ -91,6 +136,73 @@ def test_an_answer_is_not_asked_for_again(
     with pytest.raises(kind, match=message):
         object_store.call(PATH, request)
     assert request.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("RequestTimeout", 400),
+        ("IncompleteBody", 400),
+        ("OperationAborted", 409),
+        ("TooManyRequests", 429),
+        ("SlowDown", 503),
+        ("InternalError", 500),
+    ],
+)
+def test_an_answer_that_may_be_another_is_asked_for_again(code: str, status: int) -> None:
+    request = Failing(answered(code, status), 8)
+    assert object_store.call(PATH, request) == "/bucket/x"
+
+
+@pytest.mark.parametrize("status", [400, 403])
+@pytest.mark.parametrize(
+    ("answers", "kind", "message"),
+    [
+        ([denied("ExpiredToken", "It expired")], StoreRefused, "It expired .ExpiredToken.. Give"),
+        ([answered("InvalidToken", 400)], StoreRefused, "No .InvalidToken.. Give keys"),
+        ([denied("AccessDenied", "Denied")], FileRefused, "Denied. Give keys that may read it"),
+        (
+            [ConnectionError("reset"), denied("ExpiredToken", "It expired")],
+            StoreRefused,
+            "It expired .ExpiredToken.. Give keys",
+        ),
+    ],
+)
+def test_a_head_that_is_refused_is_explained_by_a_get(
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    answers: list[Exception],
+    kind: type[Exception],
+    message: str,
+) -> None:
+    """Keeps away: a minute of tries, and an error without a remedy, since S3 answers a HEAD with
+    an expired token by status 400 alone."""
+    left = iter(answers)
+
+    def get(fs: object, key: str, **limits: int) -> bytes:
+        raise next(left)
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", get)
+    request = Failing(answered(str(status), status, "Bad Request", "HeadObject"), 20)
+    with pytest.raises(kind, match=f"^{PATH}: {message}"):
+        object_store.call(PATH, request)
+    assert request.calls == len(answers)
+
+
+def test_a_host_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a minute of tries for a mistyped endpoint; and a job that ends since the names
+    of hosts could not be resolved for a moment."""
+
+    def unknown(times: int) -> Failing:
+        error = ConnectionError("cannot connect")
+        error.__context__ = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return Failing(error, times)
+
+    monkeypatch.setattr(object_store, "_reached", set())
+    with pytest.raises(StoreRefused, match=f"^{PATH}: cannot connect. Correct .* the endpoint"):
+        object_store.call(PATH, unknown(1))
+    object_store.call(PATH, Failing(ConnectionError(), 0))
+    assert object_store.call(PATH, unknown(8)) == "/bucket/x"
 
 
 def test_an_image_that_may_not_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cc_prep import storage
-from cc_prep.errors import UserError
+from cc_prep.errors import JobFailed, StoreFailed, UserError
 from cc_prep.storage.file_lock import file_lock
 from pipelines.state import lock
 
@@ -233,6 +233,40 @@ def test_the_lock_of_a_copy_by_links_is_its_own(tmp_path: Path, job: bool) -> No
         take()
     guard.unlink()
     take()
+
+
+def test_a_copy_by_links_is_refused_by_its_links_and_not_by_the_job_there(tmp_path: Path) -> None:
+    """Keeps away: "Wait for it or stop it" in a copy by `cp -rs`, of the job that is at work in the
+    folder that was copied."""
+    old, copy = tmp_path / "old", tmp_path / "copy"
+    with lock.locked(str(old)):
+        subprocess.run(["cp", "-rs", old, copy], check=True)
+        links = [copy / ".state/lock.json.guard", copy / ".state/lock.json"]
+        with pytest.raises(UserError, match=rf"^{links[0]} and {links[1]}: .* Remove these links$"):
+            lock.refuse_if_held(str(copy))
+        for link in links:
+            link.unlink()
+        lock.refuse_if_held(str(copy))
+        with lock.locked(str(copy)):
+            pass
+
+
+def test_the_first_error_is_the_one_to_show(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: "lock.json: the store failed" in the place of the worker's error."""
+
+    def away(folder: str) -> None:
+        raise StoreFailed("the store is away")
+
+    def fail() -> None:
+        monkeypatch.setattr(lock, "_read", away)
+        raise JobFailed("the first")
+
+    with pytest.raises(JobFailed, match="the first"), lock.locked(path):
+        fail()
+    monkeypatch.undo()
+    storage.remove(f"{path}/.state/lock.json")
+    with pytest.raises(StoreFailed, match="the store is away"), lock.locked(path):
+        monkeypatch.setattr(lock, "_read", away)
 
 
 def test_on_a_disk_a_living_owner_keeps_its_lock_however_silent(tmp_path: Path) -> None:

@@ -30,12 +30,17 @@ AGAIN = "or run the job that wrote it again"
             UserError,
             f"a worker met: /data/a.png: No such file or directory. Put it back, {AGAIN}",
         ),
-        (FileNotFoundError("no key"), UserError, f"a worker met: no key. Put it back, {AGAIN}"),
+        (
+            FileNotFoundError("no key."),
+            UserError,
+            f"a worker met: no key: No such file or directory. Put it back, {AGAIN}",
+        ),
         (
             DamagedShard("/out/train-000000.tar: is cut short"),
             UserError,
             "/out/train-000000.tar: is cut short. "
-            "Look closer with: cc-prep verify; then run the job that wrote it again",
+            "Look closer with: cc-prep verify; remove the file, "
+            "then run the job that wrote it again",
         ),
         (OSError("no disk"), OSError, "no disk"),
     ],

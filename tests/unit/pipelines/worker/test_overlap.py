@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cc_prep.errors import JobFailed, Reason, RejectedPair, StoreFailed, StoreRefused
+from cc_prep.errors import (
+    FileRefused,
+    JobFailed,
+    Reason,
+    RejectedPair,
+    StoreFailed,
+    StoreRefused,
+    UserError,
+)
 from cc_prep.formats import sequences
 from cc_prep.formats.tar import read_shard
 from cc_prep.records import ImagePair
@@ -129,13 +137,15 @@ def test_the_same_as_one_after_the_other(
         assert overlapped[:-1] == plain[:-1]
 
 
+@pytest.mark.parametrize("kind", [StoreRefused, FileRefused])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_keys_that_a_store_no_longer_accepts_are_no_pairs_fault(
-    tmp_path: Path, device: str
+    tmp_path: Path, device: str, kind: type[UserError]
 ) -> None:
-    """Keeps away: rejects of good pairs, since a token expired in the middle of a job."""
-    step = Staged(2, {("read", 3): StoreRefused("it expired", "Give another")})
-    with pytest.raises(StoreRefused, match="it expired"):
+    """Keeps away: rejects of good pairs, since a token expired in the middle of a job, or the keys
+    do not open a file that a step needs."""
+    step = Staged(2, {("read", 3): kind("it is refused", "Give another")})
+    with pytest.raises(kind, match="it is refused"):
         work(tmp_path, step, device)
 
 

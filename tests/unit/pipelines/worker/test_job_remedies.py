@@ -1,0 +1,77 @@
+"""What a job that ends by an error of a file says, and whether its remedy helps."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from cc_prep.errors import FileRefused, UserError
+from pipelines import engine, job
+from pipelines.cluster.pool import Pool
+from pipelines.shard_worker import ShardWorker
+from pipelines.state.journal import Done
+from pipelines.state.run import RunInfo
+from pipelines.step import MakeStep, Shard
+from tests import fake_jobs
+
+
+@pytest.fixture(autouse=True)
+def workers_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like Ray's, they take a shard as a row and explain errors of files."""
+    fake_jobs.work_in_this_process(monkeypatch)
+
+    def run(
+        shards: list[Shard], make_step: MakeStep, run_info: RunInfo, pool: Pool
+    ) -> Iterator[Done]:
+        worker = ShardWorker(make_step, run_info)
+        for shard in shards:
+            [done] = worker({"shard": [json.dumps(shard.to_json())]})["done"]
+            yield Done.from_json(json.loads(done))
+
+    monkeypatch.setattr(engine, "run", run)
+
+
+def run(spec: job.JobSpec, **options: bool) -> job.Summary:
+    summary = job.run(
+        spec, job.Options(device="cpu", **options), Console(file=io.StringIO(), width=500)
+    )
+    assert summary is not None
+    return summary
+
+
+def test_an_error_of_a_file_says_how_far_the_job_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a user who starts a job of hours anew, since its token expired."""
+    whole = engine.run
+
+    def refused(*arguments: object) -> Iterator[Done]:
+        yield next(whole(*arguments))
+        raise FileRefused("x: Denied", "Give keys")
+
+    monkeypatch.setattr(engine, "run", refused)
+    words = "^x: Denied. Give keys; 1 of 4 shards are done, the same command resumes$"
+    with pytest.raises(FileRefused, match=words):
+        run(fake_jobs.spec(tmp_path))
+
+
+def test_the_remedy_of_a_damaged_shard_mends_it(tmp_path: Path) -> None:
+    """Keeps away: "run the job that wrote it again", which finds a shard of the right size and says
+    that all is done, or fails at it in the same way for ever."""
+    spec = fake_jobs.spec(tmp_path, rejects=[1])
+    run(spec)
+    shard = tmp_path / "out/train-000000.tar"
+    content = shard.read_bytes()
+    shard.write_bytes(b"\xff" * 512 + content[512:])
+    assert run(spec).made_now == 0
+    words = rf"{shard}: .*\. Look closer .*; remove the file, then run the job that wrote it again;"
+    with pytest.raises(UserError, match=words):
+        run(spec, retry_rejects=True)
+    shard.unlink()
+    assert run(spec, retry_rejects=True).samples == 19
+    assert shard.read_bytes() == content
