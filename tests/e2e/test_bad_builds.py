@@ -182,8 +182,8 @@ def test_a_damaged_frame_is_a_reject_and_a_cut_shard_ends_the_job(
     shard.write_bytes(data[: len(data) // 2])
     shutil.rmtree(tmp_path / "scores")
     done = prep("score-frames", *arguments(workspace, tmp_path, synth_root))
-    assert done.returncode == 1
-    assert "train-000000.tar" in done.stderr
+    assert done.returncode == 2
+    assert "train-000000.tar: unexpected end of data. Look closer with: cc-prep" in done.stderr
     assert "Traceback" not in done.stderr
 
 

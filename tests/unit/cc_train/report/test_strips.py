@@ -30,7 +30,9 @@ SIDE = token_shards.GRID[0] * token_shards.FACTOR
 def task_of(folder: Path, system: str, init: Path | None = None, **values: object) -> Task:
     shards, vqgan = token_shards.write(folder, 2, images=True)
     recipe = {"stage1": stage1, "stage2": stage2}[system]
-    own = {"loop": {"batch_size": 1, "device": "cpu", "epochs": 1}, "vqgan": str(vqgan), **values}
+    own = {"loop": {"batch_size": 1, "device": "cpu", "epochs": 1}, **values}
+    if init is None:  # which brings its own
+        own["vqgan"] = str(vqgan)
     settings = build(recipe.Settings, own, "test", "docs")  # type: ignore[attr-defined]
     request = Request([shards], [], folder / system, init, console=Console(quiet=True))
     task: Task = recipe.prepare(settings, request)  # type: ignore[attr-defined]
