@@ -19,7 +19,8 @@ TRIES = 9  # a minute of pauses: a store may be away for that long
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 # A store that takes requests and never answers costs 15 s for each. The client of S3 makes one five
 # times (botocore), and s3fs made that five times again in each of our tries: half an hour. Now s3fs
-# asks once, and so many of our tries that end in silence are enough.
+# asks once, and so many of our tries that end in silence are enough. A job that ends makes some
+# requests more, for each of which one such try is enough until the store answers.
 SILENT_TRIES = 3
 # But the parts of a large upload are each made again by s3fs, since our next try sends all of them.
 S3, S3FS_TRIES, PART_TRIES = ("s3", "s3a"), 1, 5
@@ -28,7 +29,8 @@ READ_AHEAD = 4 * 2**20
 LARGEST_OF_MANY = 2**30  # bytes of a file that `read_many` reads
 
 T = TypeVar("T")
-_reached = set[str]()  # the kinds of stores that have answered this process
+# The kinds of stores that have answered this process, and those given up for their silence since.
+_reached, _silent = set[str](), set[str]()
 
 
 def call(path: str, action: Callable[[Any, str], T], upload: int = 0) -> T:
@@ -50,7 +52,7 @@ def call(path: str, action: Callable[[Any, str], T], upload: int = 0) -> T:
             raise store_errors.told_by_get(error, fs, key)  # noqa: B904 (its cause is the answer)
 
     ask = Retrying(
-        stop=_patience(fs.retries if kind in S3 else 1),
+        stop=_patience(fs.retries if kind in S3 else 1, 1 if kind in _silent else SILENT_TRIES),
         wait=wait_exponential_jitter(initial=FIRST_PAUSE, max=LONGEST_PAUSE),
         retry=retry_if_exception(lambda error: store_errors.may_pass(error, kind in _reached)),
         reraise=True,
@@ -58,13 +60,16 @@ def call(path: str, action: Callable[[Any, str], T], upload: int = 0) -> T:
     try:
         result = ask(asked)
     except Exception as error:
+        if store_errors.is_silent(error):
+            _silent.add(kind)
         tries = int(ask.statistics["attempt_number"])
         raise store_errors.explained(path, error, tries, kind in _reached) from None
     _reached.add(kind)
+    _silent.discard(kind)
     return result
 
 
-def _patience(tries_of_client: int) -> Callable[[RetryCallState], bool]:
+def _patience(tries_of_client: int, silent_tries: int) -> Callable[[RetryCallState], bool]:
     """When to give up. Only silence counts by the client's tries within one of ours: how long an
     action works before it fails says nothing of the store."""
     silent = 0
@@ -73,7 +78,7 @@ def _patience(tries_of_client: int) -> Callable[[RetryCallState], bool]:
         nonlocal silent
         if state.outcome is not None and store_errors.is_silent(state.outcome.exception()):
             silent += tries_of_client
-        return state.attempt_number >= TRIES or silent >= SILENT_TRIES
+        return state.attempt_number >= TRIES or silent >= silent_tries
 
     return is_over
 

@@ -84,8 +84,8 @@ def explained(path: str, error: Exception, tries: int, reached: bool) -> Excepti
     if isinstance(error, FINAL):
         return error
     if may_pass(error, reached):
-        reason = named_line(error)
-        return StoreFailed(f"{path}: the store failed {tries} times, the last with {reason}")
+        how = "with" if tries == 1 else f"{tries} times, the last with"
+        return StoreFailed(f"{path}: the store failed {how} {named_line(error)}")
     return StoreRefused(f"{path}: {words or name}{f' ({code})' if code else ''}", ADDRESS_REMEDY)
 
 

@@ -45,6 +45,7 @@ def store() -> Iterator[bad_store.Store]:
 @pytest.fixture(autouse=True)
 def quiet(store: bad_store.Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(object_store, "FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(object_store, "_silent", set())
     monkeypatch.setattr(object_store, "LONGEST_PAUSE", 0.2)  # of a random part, too
     yield
     store.fail(0)

@@ -35,6 +35,7 @@ class Failing:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_store, "LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(object_store, "_silent", set())
 
 
 @pytest.mark.parametrize("times", [0, 1, 8])
@@ -61,10 +62,26 @@ def test_three_silent_tries_are_enough() -> None:
     """Keeps away: half an hour before the error of a store that takes requests and never answers;
     and an upload that takes long and is given up after a short outage, since its time counted.
     """
+    assert object_store.call(PATH, Failing(ReadTimeoutError("silent"), 2)) == "/bucket/x"
     request = Failing(ReadTimeoutError("silent"), 20)
     with pytest.raises(StoreFailed, match="the store failed 3 times, the last with ReadTimeout"):
         object_store.call(PATH, request)
     assert request.calls == 3
+
+
+def test_a_store_that_is_silent_is_given_up_at_once_until_it_answers() -> None:
+    """Keeps away: twenty minutes before a job on such a store ends, since its account, its mark and
+    its lock are each tried three times more."""
+    for tries, words in (
+        (3, "failed 3 times, the last with"),
+        (1, "failed with"),
+        (1, "failed with"),
+    ):
+        request = Failing(ReadTimeoutError("silent"), 20)
+        with pytest.raises(StoreFailed, match=f"the store {words} ReadTimeoutError"):
+            object_store.call(PATH, request)
+        assert request.calls == tries
+    assert object_store.call(PATH, Failing(ConnectionError("reset"), 8)) == "/bucket/x"
     assert object_store.call(PATH, Failing(ReadTimeoutError("silent"), 2)) == "/bucket/x"
 
 
