@@ -7,7 +7,8 @@ set -eu
 at=${MINI:-out/captioner-mini}
 prep=${BIN:-.venv/bin}/cc-prep
 train=${BIN:-.venv/bin}/cc-train
-of=${SEED:+-$SEED}
+of=
+[ "${SEED:-0}" = 0 ] || of=-$SEED
 scenes() { echo $(( ($1 * ${SHARE:-100} + 99) / 100 )); }
 
 # Scenes to train on; 500 that nobody trained or chose on, and others under other conditions.

@@ -87,9 +87,10 @@ class Waiting:
                 return set().union(*(stored[row.id] for row in some))
 
             known = {n for n in listed if all(map(pixels.known, self.pairs[n]))}
-            # What is converted is stored as PNG.
-            pngs = [row for row in rows if {_kind(row.before), _kind(row.after)} == {".png"}]
-            everywhere = of(pngs) if known else set()
+            # What is converted is stored as PNG, and the rest in its own format.
+            kinds = {TYPES[".png"], *(_kind(path) for n in known for path in self.pairs[n])}
+            some = [row for row in rows if {_kind(row.before), _kind(row.after)} <= kinds]
+            everywhere = of(some) if known else set()
             captioned = set()
             for number in listed:
                 alike = by_stem.get(_stem(self.pairs[number]), [])
@@ -139,8 +140,8 @@ def _stored(collection: Collection, row: Row) -> Pair:
     return str(collection.folder / row.before), str(collection.folder / row.after)
 
 
-def _kind(path: str) -> str:
-    return Path(path).suffix.lower()
+def _kind(path: str) -> str | None:
+    return TYPES.get(Path(path).suffix.lower())
 
 
 def _digests(pixels: Pixels, pair: Pair) -> Digests:
@@ -149,7 +150,7 @@ def _digests(pixels: Pixels, pair: Pair) -> Digests:
 
 def _is_kept(pair: Pair) -> bool:
     """Whether a collection keeps the files of a pair as they are, as far as their names say it."""
-    kinds = {TYPES.get(Path(path).suffix.lower()) for path in pair}
+    kinds = set(map(_kind, pair))
     return len(kinds) == 1 and None not in kinds and not any("://" in path for path in pair)
 
 

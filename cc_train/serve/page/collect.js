@@ -99,7 +99,7 @@ async function next() {
 
 async function save() {
   if (!pair.before || !pair.after) throw new Error("No pair. Drop two images above.");
-  const [number, form, replaces] = [loaded, forms, edited];
+  const [number, form, replaces, earlier] = [loaded, forms, edited, copied];
   copied = values();
   const saved = await ask("/pairs", {
     ...images(),
@@ -109,6 +109,9 @@ async function save() {
     captions: $("#captions").value.split("\n"),
     replaces,
     number,
+  }).catch((error) => {
+    copied = earlier; // what is in the form is not stored
+    throw error;
   });
   show($("#error"), false);
   waiting = waiting.filter((one) => one.number !== number);

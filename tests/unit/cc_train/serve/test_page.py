@@ -354,6 +354,17 @@ def test_dropped_images_do_not_get_the_captions_of_a_pair_under_way(
     assert page.run("[$('#kind').value, $('#captions').value]") == left
 
 
+def test_captions_of_a_refused_save_stay(page: Tab, queued: Collection) -> None:
+    """Keeps away: captions that are taken for stored ones, and go with the next images."""
+    page.run("document.querySelector('#collected tbody button').click()")
+    page.wait_for("!$('#edited').hidden && $('#busy').hidden")
+    page.run("$('#edited button').click(); $('#captions').value = 'typed'; $('#save').click()")
+    page.wait_for("!$('#save').disabled && $('#error').textContent.includes('another pair')")
+    page.run(BOTH_DROPPED)
+    page.wait_for("$('#busy').hidden && pair.before.name === 'y_before.jpg'")
+    assert page.run("$('#captions').value") == "typed"
+
+
 def test_an_empty_caption_is_not_proposed(page: Tab, queued: Collection) -> None:
     """Keeps away: "(nothing)" as a caption of the data set."""
     empty = "{caption: '', confidence: null, words: [], mask: null, imagined: [], beams: []}"

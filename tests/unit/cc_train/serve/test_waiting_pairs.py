@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cc_prep import storage
 from cc_prep.media import images
 from cc_train.pretrained import Captioner
 from cc_train.serve import server as servers
@@ -118,3 +119,17 @@ def test_a_converted_pair_does_not_wait_whatever_it_is_called(
     assert left() == [0, 2]
     collection.remove("1")
     assert left() == [0, 1, 2]
+
+
+def test_a_pair_of_addresses_is_known_by_its_pixels_in_its_own_format(tmp_path: Path) -> None:
+    """Keeps away: a captioned pair that is offered again at every look at the page."""
+    pair = ("memory://waiting/a_before.jpg", "memory://waiting/a_after.jpg")
+    for seed, path in enumerate(pair):
+        noise = np.random.default_rng(seed).integers(0, 256, (20, 20, 3)).astype(np.uint8)
+        storage.write_bytes(path, images.encode_image(noise, "jpg", 95))
+    collection = Collection(tmp_path / "own")
+    waiting = Waiting([pair])
+    assert len(waiting.left(collection)) == 1
+    collection.put("mine", *map(storage.read_bytes, pair), ["x"], "train", "change")
+    waiting.saved(0, collection)
+    assert waiting.left(collection) == []
