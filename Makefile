@@ -17,7 +17,7 @@ ROWS    ?= out/zoo
 SCENES  ?= 1300
 IMAGES_ALONE := --set interpolate.method=crossfade --set interpolate.depth=0 \
   --set score.weights=none --set keyframes.k=0 --set tokenize.weights=none
-# Those on which docs/results.md measured SCORER, as in cc_train/recipes/zoo-row.sh.
+# Those on which docs/results.md measured SCORER, as in tools/recipes/zoo-row.sh.
 SCORER_FEATURES := --set features.backbone=efficientnet-lite0 $(IMAGES_ALONE)
 # Those of captioner-mini, so that --init can start from it.
 MINI_FEATURES := --set features.backbone=efficientnet-lite0-x2 $(IMAGES_ALONE)
@@ -168,22 +168,22 @@ evaluate: $(SETUP)  ## captions of the test split and their scores: OUT/RUN/eval
 ZOO_OUT = $(if $(filter file,$(origin OUT)),$(OUT)-$(SYSTEM),$(OUT))
 zoo-row: $(SETUP)  ## raw files → shards → SYSTEM=procap|scorer → scores by protocol → a row of ROWS
 	BIN=$(BIN) SYSTEM=$(SYSTEM) DATASET='$(DATASET)' OUT='$(ZOO_OUT)' ROWS='$(ROWS)' \
-	  sh cc_train/recipes/zoo-row.sh
+	  sh tools/recipes/zoo-row.sh
 
 ablation: $(SETUP)  ## with and without stage 1 and queries, on rendered scenes; see docs/results.md
 	$(BIN)/python benchmarks/ablation.py --out '$(ABLATION)' --docs docs/results.md $(ARGS)
 
 # How captioner-mini was made, step by step, in some hours on two cores; see docs/results.md.
 captioner-mini: $(SETUP)  ## train a captioner of rendered pairs from nothing: MINI/packed
-	BIN=$(BIN) MINI='$(MINI)' sh cc_train/recipes/captioner-mini.sh
+	BIN=$(BIN) MINI='$(MINI)' sh tools/recipes/captioner-mini.sh
 
 # How chain-mini was made, in some ten minutes on two cores; see docs/chain.md.
 chain-mini: $(SETUP)  ## train a captioner that also masks the change, from captioner-mini: CHAIN_MINI/packed
-	BIN=$(BIN) CHAIN_MINI='$(CHAIN_MINI)' sh cc_train/recipes/chain-mini.sh
+	BIN=$(BIN) CHAIN_MINI='$(CHAIN_MINI)' sh tools/recipes/chain-mini.sh
 
 # How the small default weights were made: an estimated ten hours on two cores; see docs/weights.md.
 assets: $(SETUP)  ## train the small default weights from nothing: ASSETS/weights
-	BIN=$(BIN) ASSETS='$(ASSETS)' sh cc_train/recipes/assets.sh
+	BIN=$(BIN) ASSETS='$(ASSETS)' sh tools/recipes/assets.sh
 
 test: $(SETUP) $(BROWSER) $(JAVA)  ## all tests, two files at a time
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)

@@ -1,4 +1,4 @@
-"""Commands of `cc-train` that show results: compare, imagine, published, report, serve, zoo."""
+"""Commands of `cc-train` that show results: compare, imagine, report, serve."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from typing import Any
 import click
 
 from cc_train.options import device_option, shards_option
-
-markdown_option = click.option(
-    "--out", metavar="FILE", required=True, help="The Markdown page that is written."
-)
 
 
 @click.command()
@@ -40,21 +36,6 @@ def compare(**options: Any) -> None:
     from cc_train.report.comparison import compare
 
     compare(**options)
-
-
-@click.command()
-@markdown_option
-def published(out: str) -> None:
-    """Writes a page with the protocols and the figures that papers report.
-
-    \b
-    Example:
-      cc-train published --out docs/published.md
-    """
-    from cc_train.report.published_page import write
-
-    write(out)
-    click.echo(out)
 
 
 @click.command()
@@ -159,99 +140,4 @@ def serve(**options: Any) -> None:
     serve(say=click.echo, **options)
 
 
-@click.group()
-def zoo() -> None:
-    """Keeps measured results as rows, with the files that prove them, and makes a page of them."""
-
-
-zoo_option = click.option(
-    "--zoo",
-    "folder",
-    default="zoo",
-    show_default=True,
-    metavar="DIR",
-    help="The folder of the rows.",
-)
-
-
-@zoo.command("add")
-@click.argument("evaluation", metavar="EVALUATION")
-@click.option("--name", required=True, help="The row's folder in the zoo.")
-@click.option("--system", required=True, help="Name of the system in the table.")
-@click.option("--dataset", required=True, help="clevr, spot, …, or the title of other data.")
-@click.option(
-    "--command", required=True, help="The commands that reproduce the row from raw files."
-)
-@click.option(
-    "--run", metavar="RUN", help="The training, if we trained it: settings, log, weights."
-)
-@click.option("--weights", metavar="PLACE", help="Where others find RUN's weights.")
-@click.option("--note", default="", help="A sentence below the table.")
-@click.option(
-    "--with-references", is_flag=True, help="Also store the references (if they may be public)."
-)
-@click.option(
-    "--captions", metavar="FILE", help="The file that was scored; only its SHA-256 is stored."
-)
-@click.option("--captions-at", metavar="PLACE", help="Where its authors publish that file.")
-@click.option("--replace", is_flag=True, help="Replace an existing row of this name.")
-@zoo_option
-def zoo_add(**options: Any) -> None:
-    """Adds a row: EVALUATION is a folder that `cc-train evaluate` wrote.
-
-    With --run it is the row of a system that we trained, and EVALUATION must be of the weights of
-    RUN's best checkpoint. Without it, it is the row of captions of others,
-    which we scored again; they are copied, unless --captions names the file and --captions-at the
-    place where it is published.
-
-    \b
-    Example:
-      cc-train zoo add out/spot/stage2/evaluation --run out/spot/stage2 --name procap-spot \\
-          --system ProCap --dataset spot --command 'make zoo-row DATASET=spot SYSTEM=procap'
-    """
-    from cc_train.report.zoo_page import add
-
-    click.echo(add(**options))
-
-
-@zoo.command("check")
-@click.argument("name")
-@click.option("--captions", metavar="FILE", required=True, help="The file that the row names.")
-@click.option("--references", metavar="FILE", help="The file that cc-prep references wrote.")
-@zoo_option
-def zoo_check(name: str, captions: str, references: str | None, folder: str) -> None:
-    """Computes the figures of a row again, from captions that are not stored in the zoo.
-
-    \b
-    Example:
-      cc-train zoo check ddla-spot --captions ddla_rerun_predfile.json --references spot.json
-    """
-    from pathlib import Path
-
-    from cc_train.report import zoo_rows
-
-    path = None if references is None else Path(references)
-    figures = zoo_rows.check(Path(folder), name, Path(captions), path)
-    listed = ", ".join(f"{measure} {figure:.2f}" for measure, figure in figures.items())
-    click.echo(f"{name}: {listed}, as in the zoo")
-
-
-@zoo.command("page")
-@markdown_option
-@zoo_option
-def zoo_page(out: str, folder: str) -> None:
-    """Writes the page of all rows. Computes BLEU-4 and CIDEr again where references are stored.
-
-    \b
-    Example:
-      cc-train zoo page --out docs/zoo.md
-    """
-    from pathlib import Path
-
-    from cc_train.report.zoo_page import write
-
-    write(Path(folder), out)
-    click.echo(out)
-
-
-COMMANDS = (compare, imagine, published, report, serve, zoo)
+COMMANDS = (compare, imagine, report, serve)

@@ -41,6 +41,13 @@ def cc_train(*arguments: object) -> Done:
     return in_process(main, *arguments)
 
 
+def zoo(*arguments: object) -> Done:
+    """`python -m tools.zoo` in this process."""
+    from tools.zoo.__main__ import main
+
+    return in_process(main, *arguments)
+
+
 def cc_prep(*arguments: object) -> Done:
     """`cc-prep` in this process, on the Ray that it has, if it has one.
 

@@ -132,7 +132,6 @@ MISTAKES = (
     "cc-train imagine run a.png b.png --out strip.png",
     "cc-train serve nowhere",
     "cc-train serve --pairs own",
-    "cc-train zoo page --zoo nowhere --out zoo.md",
     "cc-train caption run a.png b.png",
     "cc-train caption nowhere a.png b.png",
     "cc-train caption captioner_mini a.png b.png",

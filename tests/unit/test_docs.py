@@ -19,7 +19,7 @@ DOCUMENTS = sorted(
 )
 FOLDERS = (
     ".ci", "benchmarks", "cc_prep", "cc_train", "deploy",
-    "docs", "manifests", "pipelines", "tests", "zoo",
+    "docs", "manifests", "pipelines", "tests", "tools", "zoo",
 )  # fmt: skip
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`([^`\n]+)`")

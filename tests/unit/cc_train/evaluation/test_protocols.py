@@ -12,9 +12,9 @@ import pytest
 from cc_prep.errors import UserError
 from cc_train.evaluation import protocols, published
 from cc_train.evaluation.captions import coco
-from cc_train.report import published_page
 from tests.commands import cc_train
 from tests.conftest import ROOT
+from tools import published_page
 
 
 def levir(pairs: int = 1929, references: int = 5) -> list[coco.Item]:
@@ -123,7 +123,7 @@ def test_references_are_known_by_their_digest(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_page_is_up_to_date() -> None:
     page = (ROOT / "docs/published.md").read_text(encoding="utf-8")
-    assert page == published_page.render(), "cc-train published --out docs/published.md"
+    assert page == published_page.render(), "python -m tools.published_page docs/published.md"
     figures = published.read()
     for figure in figures.figures:
         assert f"| {figure.system} |" in page

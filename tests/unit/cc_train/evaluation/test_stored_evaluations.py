@@ -20,7 +20,7 @@ from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.fact_scores import Share
 from cc_train.evaluation.faithfulness import Faithfulness
 from cc_train.evaluation.masks.segmentation import MaskScores
-from tests.commands import Done, cc_train
+from tests.commands import Done, cc_train, zoo
 
 RED, BLUE = (Looks(name, "cube", "metal", "small", (0.5, 0.5)) for name in ("red", "blue"))
 ITEMS = coco.items(
@@ -52,11 +52,11 @@ def run(tmp_path: Path) -> Path:
 
 def commands(run: Path) -> dict[str, Done]:
     about = ("--name", "a", "--system", "A", "--dataset", "mine", "--command", "make it")
-    zoo = run.parent / "zoo"
+    rows = run.parent / "zoo"
     return {
         "report": cc_train("report", run),
         "compare": cc_train("compare", run, run),
-        "zoo": cc_train("zoo", "add", run / "evaluation", "--zoo", zoo, *about),
+        "zoo": zoo("add", run / "evaluation", "--zoo", rows, *about),
     }
 
 
