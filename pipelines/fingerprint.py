@@ -115,33 +115,12 @@ def continue_from(
 
 def check_same_settings(folder: str, old: dict[str, Any], new: dict[str, Any]) -> None:
     """Raises UserError, which names the keys, if `folder` was made with other settings."""
-    different = provenance.differences(_comparable(_completed(old)), _comparable(new))
+    different = provenance.differences(old, new)
     if different:
         raise UserError(
             f"{folder} was made with other settings ({'; '.join(different[:5])})",
             "Use the same settings, or another --out",
         )
-
-
-def _comparable(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with an absolute features.folder, which older versions recorded as given."""
-    features = settings.get("features")
-    if not isinstance(features, dict) or not features.get("folder"):
-        return settings
-    return {**settings, "features": {**features, "folder": storage.absolute(features["folder"])}}
-
-
-def _completed(settings: dict[str, Any]) -> dict[str, Any]:
-    """Recorded settings with the keys that an older version did not have yet.
-
-    The default of a new key is the behaviour of versions without it.
-    """
-    completed = dict(settings)
-    for section in SECTIONS_WITH_WEIGHTS:
-        if isinstance(settings.get(section), dict):
-            defaults = Manifest.model_fields[section].default.model_dump(mode="json")
-            completed[section] = {**defaults, **settings[section]}
-    return completed
 
 
 def check_keyframes(manifest: Manifest) -> None:

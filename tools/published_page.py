@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,7 @@ from cc_train.evaluation.published import Published
 
 HEAD = """# Published figures and protocols
 
-<!-- Written by `cc-train published --out docs/published.md`. Change protocols.yaml or
+<!-- Written by `python -m tools.published_page docs/published.md`. Change protocols.yaml or
 published.yaml under cc_train/evaluation, not this page. -->
 
 `cc-train compare RUN --dataset clevr` puts your evaluation beside these figures, and
@@ -121,3 +122,7 @@ def _sources(figures: Published) -> Iterator[str]:
     yield from ("| source | title | venue | read as | note |", "|---|---|---|---|---|")
     for name, source in figures.sources.items():
         yield f"| {name} | {source.title} | {source.venue} | {source.kind} | {source.note} |"
+
+
+if __name__ == "__main__":
+    write(sys.argv[1])

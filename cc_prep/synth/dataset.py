@@ -30,8 +30,6 @@ from cc_prep.synth import captions, masks, scenes
 from cc_prep.synth import facts as scene_facts
 
 VERSION = 3
-# Versions that this command upgrades in place, by adding the missing masks of the two sides.
-COMPLETED_VERSIONS = (2,)
 MOST_SCENES = 10**6  # six digits in a file name
 TRUE_FRAMES = 7
 SETTINGS_FILE = "synth.json"
@@ -59,9 +57,8 @@ def make(root: str, count: int, settings: Settings, workers: int | None = None) 
     """Renders scenes 0 … count - 1 into `root`, yielding the number of each when it is whole.
 
     Existing scenes are kept, so a stopped run resumes where it stopped. A larger `count` extends a
-    finished one, whose scenes are then divided again into splits: see `redealt`. To scenes of an
-    earlier version the masks of the two sides are added; no image is rendered again. The JSON files
-    are written at the end.
+    finished one, whose scenes are then divided again into splits: see `redealt`. The JSON files are
+    written at the end.
 
     Raises UserError at once if `root` holds something else, or more scenes; JobFailed if a renderer
     dies.
@@ -88,12 +85,8 @@ def _completed(root: str, count: int, settings: Settings, workers: int | None) -
     """The scenes one by one as `make` renders them; the JSON files when all are whole."""
     there = {int(n[:-5]) for n in storage.list_files(storage.join(root, "scenes"), ".json")}
     missing = [index for index in range(count) if index not in there]
-    without_masks = [index for index in masks.missing(root, count) if index in there]
-    yield from (index for index in range(count) if index in there - {*without_masks})
-    tasks = [
-        *(partial(masks.add, root, index, settings.size) for index in without_masks),
-        *(partial(write_scene, root, index, settings) for index in missing),
-    ]
+    yield from (index for index in range(count) if index in there)
+    tasks = [partial(write_scene, root, index, settings) for index in missing]
     if tasks:
         yield from _render_all(tasks, workers)
     _write_annotations(root, count, settings)
@@ -268,8 +261,6 @@ def _differs_from_stored(root: str, settings: Settings) -> bool:
     # What a folder does not say was not asked for when it was made: it has the default.
     recorded = {**asdict(Settings()), **settings_there} if isinstance(settings_there, dict) else {}
     different = {k for k in expected if recorded.get(k) != expected[k]}
-    if recorded.get("version") in COMPLETED_VERSIONS:
-        different.discard("version")
     if different - {"wording"}:
         raise UserError(
             f"{root} was made with other settings ({', '.join(sorted(different))})",

@@ -35,33 +35,12 @@ def visible_change(scene: scenes.Scene, size: int) -> SceneMasks | None:
     return _masks(scene.changed, *maps[:2])
 
 
-def of_scene(scene: scenes.Scene, size: int) -> SceneMasks:
-    """The masks of a scene that was rendered before, bool [size, size]."""
-    from cc_prep.synth import render
-
-    before, after = (render.object_map(moment, size) for moment in scene.moments[:2])
-    return _masks(scene.changed, before, after)
-
-
 def write(root: str, index: int, masks: SceneMasks) -> None:
     """Writes the masks of scene `index`; the one of after last."""
     for folder, mask in zip(FOLDERS, masks, strict=True):
         pixels = np.where(mask, 255, 0).astype(np.uint8)
         path = storage.join(root, f"{folder}/{index:06d}.png")
         storage.write_bytes(path, encode_image(pixels, "png", 0))
-
-
-def missing(root: str, count: int) -> list[int]:
-    """Which of the first `count` scenes have no masks of the two sides."""
-    names = frozenset(storage.list_files(storage.join(root, FOLDERS[-1]), ".png"))
-    return [index for index in range(count) if f"{index:06d}.png" not in names]
-
-
-def add(root: str, index: int, size: int) -> int:
-    """Writes the masks of a scene whose images are there already; its number."""
-    record = storage.read_json(storage.join(root, f"scenes/{index:06d}.json"))
-    write(root, index, of_scene(scenes.from_json(record["scene"]), size))
-    return index
 
 
 def _masks(changed: int, before: np.ndarray, after: np.ndarray) -> SceneMasks:

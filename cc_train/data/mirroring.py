@@ -19,8 +19,6 @@ from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.media.images import encode_image
 from cc_train.data.shard_index import scene_of
 
-# Key of a setting that only trainings use; older runs have no such key.
-MIRROR = "mirror"
 SIDES = {"left": "right", "right": "left"}
 # In "the man has left", `left` is a verb.
 SIDE = re.compile(r"(?<!\bhas )(?<!\bhave )(?<!\bhad )\b(left|right)(?=most\b|\b)", re.IGNORECASE)

@@ -188,7 +188,7 @@ def vocabulary(
     vocabulary. backwards: the captions of reversed pairs; words that occur only in them come last.
     begun: the vocabulary of the run to resume. It is taken where it begins with the words of
     `entries`, and may have more, of reversed pairs: which of these can be read may differ from one
-    start to the next, and runs of older code have none. Raises UserError if there are no captions,
+    start to the next. Raises UserError if there are no captions,
     or the file is no vocabulary.
     """
     if file is not None:

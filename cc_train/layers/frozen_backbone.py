@@ -70,7 +70,7 @@ class BackboneSpec:
         return cls(value["name"], value["sha256"], (channels, rows, columns), precision)
 
     def to_json(self) -> dict[str, Any]:
-        """For a run's settings. float16 is left out, as runs from before float32 have it."""
+        """For a run's settings. The default precision, float16, is left out."""
         value = {"name": self.name, "sha256": self.sha256, "grid": list(self.grid)}
         return value if self.precision == HALF else {**value, "precision": self.precision}
 

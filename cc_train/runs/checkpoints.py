@@ -184,12 +184,10 @@ def read(run: Path, step: int) -> Checkpoint:
             if sha256(path / name) != digest:
                 raise UserError(f"{path / name}: damaged", DAMAGED)
         training = load_file(path / TRAINING)
-        # Checkpoints from before the model's tensors were stored once have `exported.…` themselves.
-        if not any(name.startswith("exported.") for name in training):
-            raw = any(name.startswith("network.") for name in training)
-            prefix = "exported" if raw else "network"
-            model = load_file(path / MODEL)
-            training |= {f"{prefix}.{name}": tensor for name, tensor in model.items()}
+        raw = any(name.startswith("network.") for name in training)
+        prefix = "exported" if raw else "network"
+        model = load_file(path / MODEL)
+        training |= {f"{prefix}.{name}": tensor for name, tensor in model.items()}
         return Checkpoint(step, training, state, steps(run))
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(f"{path}: no checkpoint ({error})", DAMAGED) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -85,14 +85,14 @@ def _damaged(model: Path, error: Exception) -> UserError:
     return UserError(f"{model}: damaged ({error})", "Restore it, or train again")
 
 
-def settings_of(run: Run, model: type[S], without: Collection[str] = ()) -> S:
+def settings_of(run: Run, model: type[S]) -> S:
     """The settings of a run's system.
 
-    without: keys that runs of an older version lack, and that have their default here. Raises
-    KeyError for another key that is not there, and ValueError for values that are no settings.
+    Raises:
+        KeyError: A key is not there.
+        ValueError: Its values are no settings.
     """
-    names = [name for name in model.model_fields if name not in without]
-    return model.model_validate({name: run.settings[name] for name in names})
+    return model.model_validate({name: run.settings[name] for name in model.model_fields})
 
 
 def network_of(run: Run, build: Callable[[Run], Network], device: str) -> Network:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import Features
-from cc_prep.models import backbones
 from cc_prep.settings import Section
 from cc_train.data import feature_statistics, split
 from cc_train.data.split import Split
@@ -20,7 +19,7 @@ from cc_train.layers import frozen_backbone, pair_encoder
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.runs import transfer
 from cc_train.runs.stored_run import Run
-from cc_train.systems.pair_trunk import BACKBONE, PairTrunk, without_backbone
+from cc_train.systems.pair_trunk import PairTrunk
 from cc_train.text import VOCABULARY, Vocabulary
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, captioned
@@ -120,15 +119,8 @@ class PairTraining:
 
 
 def backbone_of(run: Run) -> FrozenBackbone:
-    """The frozen backbone of a run. Raises UserError.
-
-    Older runs hold the backbone among their tensors, and not in a file of its own.
-    """
-    spec = BackboneSpec.of_json(run.settings["backbone"])
-    own = {n[len(BACKBONE) :]: t for n, t in run.tensors.items() if n.startswith(BACKBONE)}
-    if own:
-        return FrozenBackbone(backbones.rebuild(spec.name, own), spec)
-    return frozen_backbone.read(run.folder, spec)
+    """The frozen backbone of a run. Raises UserError."""
+    return frozen_backbone.read(run.folder, BackboneSpec.of_json(run.settings["backbone"]))
 
 
 def learned(
@@ -145,6 +137,4 @@ def learned(
     frozen_backbone.require_same(run.folder, trained, network.backbone.spec)
     of_run = Vocabulary.read(Path(run.folder) / VOCABULARY)
     rows = [of_run.ids.get(word) for word in vocabulary.words]
-    return transfer.with_rows(
-        without_backbone(run.tensors), network.state_dict(), WORD_TENSORS, rows
-    )
+    return transfer.with_rows(run.tensors, network.state_dict(), WORD_TENSORS, rows)

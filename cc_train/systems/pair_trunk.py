@@ -5,8 +5,7 @@ A captioner defines what the decoder attends to: the differences alone, or regio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from rich.console import Console
@@ -23,8 +22,6 @@ from cc_train.layers.pair_comparison import Changes, change_bridge, change_kinds
 from cc_train.layers.pair_encoder import PairEncoder
 from cc_train.layers.with_frozen import WithFrozen
 from cc_train.text import TextCodec
-
-BACKBONE = "backbone."  # what the names of its tensors begin with in runs that hold it
 
 
 class PairTrunk(WithFrozen, EncoderDecoder):
@@ -52,10 +49,6 @@ class PairTrunk(WithFrozen, EncoderDecoder):
         self.bridge = change_bridge(config.width, decoder.width)
         self.kinds = change_kinds(decoder.width)
         self.decoder = CaptionDecoder(decoder)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Loads weights. Those of the backbone, which older checkpoints hold, are ignored."""
-        return super().load_state_dict(without_backbone(state_dict), *args, **kwargs)
 
     def prepare(self, before_after: Tensor) -> Tensor:
         """The features: the backbone runs once."""
@@ -97,8 +90,3 @@ class PairTrunk(WithFrozen, EncoderDecoder):
         self.encoder.mean.copy_(statistics.mean)
         self.encoder.std.copy_(statistics.std)
         self.encoder.spread.copy_(statistics.spread)
-
-
-def without_backbone(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors that are not the backbone's."""
-    return {name: t for name, t in state_dict.items() if not name.startswith(BACKBONE)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,17 +25,8 @@ FREE_OF_LOOP = (
 FREE = (
     *(f"loop.{name}" for name in FREE_OF_LOOP), "cache_mb", "max_activation_mb", "files",
     f"samples.{VALID_DIGEST}",  # `_check_validation` compares it, with a clearer message
-    "samples.valid_keys_sha256",  # of older runs; it depends on the order of the keys alone
-    "validation_split.scenes",  # older runs lack it; if it changes a split, `samples` differ
 )  # fmt: skip
 GLOBAL_BATCH_SIZE = "global_batch_size"
-# Settings that older runs lack, with the value that keeps the behaviour of such runs.
-ADDED = {
-    "mirror": 0.0,
-    "network.compare_ends": False,
-    "weights.squared": 0.0,
-    "data.reverse": False,
-}
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -51,52 +42,30 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def check_same(
-    before: Mapping[str, Any], now: Mapping[str, Any], run: Path, stream: Mapping[str, Any]
-) -> None:
+def check_same(before: Mapping[str, Any], now: Mapping[str, Any], run: Path) -> None:
     """Raises UserError where settings differ that change a step.
 
-    before, now: all settings, as JSON. stream: the state of the stream in the last checkpoint, from
-    which the items of a step are known where settings from before `global_batch_size` do not say
-    them.
+    Args:
+        before: All settings that the run was trained with, as JSON.
+        now: All settings of this training, as JSON.
+        run: The run's folder.
     """
     _check_start(before, now, run)
     old, new = origin.without_start(before), origin.without_start(now)
-    if "loop" in old and "loop" in new and old["loop"].get(GLOBAL_BATCH_SIZE) is None:
-        loop, own = dict(old["loop"]), new["loop"]
-        batch = loop.get("batch_size", own["batch_size"])
-        accumulated = loop.get("grad_accum_steps", own["grad_accum_steps"])
-        processes = own[GLOBAL_BATCH_SIZE] // (own["batch_size"] * own["grad_accum_steps"])
-        loop[GLOBAL_BATCH_SIZE] = stream.get("batch", batch * processes) * accumulated
-        old["loop"] = loop
     allowed = tuple(f"{name}:" for name in FREE)
-    same = {line for name, value in ADDED.items() for line in differences(None, value, name)}
-    changed = [d for d in differences(old, new) if not d.startswith(allowed) and d not in same]
+    changed = [line for line in differences(old, new) if not line.startswith(allowed)]
     if changed:
         raise UserError(
             f"{run} was trained with other settings ({'; '.join(changed[:5])})",
-            _remedy(old, new, changed),
+            "Use the same settings and shards, or another --out",
         )
     _check_validation(old, new, run)
 
 
-def _remedy(old: Mapping[str, Any], new: Mapping[str, Any], changed: Sequence[str]) -> str:
-    """The remedy for a run with other settings. Runs from before `validation_split.scenes` held out
-    at least one scene, so small data had other splits of the same samples.
-    """
-    is_older = "scenes" not in old.get("validation_split", {})
-    only_parts = all(line.startswith("samples.") for line in changed)
-    before, now = (settings.get("samples", {}) for settings in (old, new))
-    totals = [parts.get("train", 0) + parts.get("valid", 0) for parts in (before, now)]
-    if is_older and only_parts and totals[0] == totals[1]:
-        return "Set validation_split.scenes=1, which the run was begun with, or give another --out"
-    return "Use the same settings and shards, or another --out"
-
-
 def _check_validation(old: Mapping[str, Any], new: Mapping[str, Any], run: Path) -> None:
-    """Raises UserError for other pairs to validate on, unless a run is too old to say which."""
+    """Raises UserError for other pairs to validate on."""
     before, now = (settings.get("samples", {}).get(VALID_DIGEST) for settings in (old, new))
-    if before is not None and before != now:
+    if before != now:
         raise UserError(
             f"{run} was validated on other pairs, and its best checkpoint chosen by them",
             "Give the same --valid, or another --out",
@@ -125,18 +94,13 @@ def check_steps(done: int, steps: int | None, run: Path) -> None:
 def _check_start(before: Mapping[str, Any], now: Mapping[str, Any], run: Path) -> None:
     """Raises UserError where --init names other weights than those that the run started from.
 
-    An equal path or an equal digest is enough, since the weights are not read again. Runs from
-    before the start was recorded resume with any.
+    An equal path or an equal digest is enough, since the weights are not read again.
     """
-    if origin.INIT not in before:
-        return
-    old, new = before[origin.INIT], now.get(origin.INIT)
+    old, new = before.get(origin.INIT), now.get(origin.INIT)
     if old is None or new is None:
         differ = old != new
     else:
-        # Folders of one name are many. Runs from before the place was noted have the name alone.
-        place = "place" if "place" in old else "name"
-        differ = all(old[key] != new[key] for key in (place, "sha256"))
+        differ = all(old[key] != new[key] for key in ("place", "sha256"))
     if differ:
         what = f"{run} started from {origin.start_in_words(old)}"
         raise UserError(

@@ -20,7 +20,6 @@ from cc_train.distributed import Ranks
 from cc_train.evaluation.validation import Validation
 from cc_train.runs import run_folder
 from cc_train.text import Vocabulary
-from cc_train.training import resume
 from cc_train.training.objective import Objective
 from cc_train.training.settings import Loop
 
@@ -54,18 +53,6 @@ class Request:
         [name] = codec.of(()).files()
         words = self.ranks.decided(lambda: _words_of(run_folder.begun_file(self.run, name), codec))
         return None if words is None else codec(words)
-
-    def begun_settings(self) -> dict[str, Any]:
-        """The settings of the run to resume, as JSON; none if it took no step.
-
-        All processes call this together, as `begun_with`. Raises UserError for a damaged file.
-        """
-
-        def read() -> dict[str, Any]:
-            path = run_folder.begun_file(self.run, run_folder.SETTINGS)
-            return {} if path is None else resume.read_settings(path)
-
-        return self.ranks.decided(read)
 
 
 def _words_of(path: Path | None, codec: type[Vocabulary]) -> list[str] | None:

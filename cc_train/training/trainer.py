@@ -164,7 +164,7 @@ class Trainer:
             before = resume.read_settings(path)
         config = self.config
         if checkpoint is not None:  # without one, no step is of the settings of before
-            resume.check_same(before, config, self.run, checkpoint.state.get("stream", {}))
+            resume.check_same(before, config, self.run)
             self.before = before.get("loop", {})
             resume.check_steps(checkpoint.step, self.settings.steps, self.run)
             config = origin.with_start_of(before, config)

@@ -149,9 +149,8 @@ def export_group() -> None:
     """Writes a job's output in the format of another system."""
 
 
-# --to is the earlier name of this option.
 target_option = click.option(
-    "--out", "--to", "target", required=True, metavar="DIR", help="Folder that is written."
+    "--out", "target", required=True, metavar="DIR", help="Folder that is written."
 )
 
 

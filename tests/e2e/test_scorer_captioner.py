@@ -104,7 +104,7 @@ def test_another_run_is_a_start(out: Path, tmp_path: Path) -> None:
 
 def test_features_of_others(out: Path, tmp_path: Path, synth_root: Path, prepare: Command) -> None:
     """What `export scorer` writes is read again, and learned from without the backbone."""
-    done = prepare("export", "scorer", out, "--to", tmp_path / "theirs")
+    done = prepare("export", "scorer", out, "--out", tmp_path / "theirs")
     assert done.returncode == 0, done.stderr
     changes = [*PREPARE, f"features.folder={tmp_path / 'theirs'}"]
     options = [part for change in changes for part in ("--set", change)]

@@ -6,6 +6,7 @@
 set -eu
 prep=${BIN:-.venv/bin}/cc-prep
 train=${BIN:-.venv/bin}/cc-train
+python=${BIN:-.venv/bin}/python
 data=$DATASET
 title=$(basename "$data" .yaml)
 out=$OUT
@@ -65,6 +66,6 @@ command="make zoo-row DATASET=$shown SYSTEM=$SYSTEM"
 
 # Captions of the test split, and their scores; --protocol refuses other pairs than the official.
 $train evaluate "$run" --shards "$out/shards/test-*.tar" ${protocol:+--protocol "$protocol"}
-$train zoo add "$run/evaluation" --run "$run" --zoo "$ROWS" --name "$SYSTEM-$title" \
+$python -m tools.zoo add "$run/evaluation" --run "$run" --zoo "$ROWS" --name "$SYSTEM-$title" \
   --system "$name" --dataset "$title" --command "$command" --replace
-$train zoo page --zoo "$ROWS" --out "$ROWS/zoo.md"
+$python -m tools.zoo page --zoo "$ROWS" --out "$ROWS/zoo.md"

@@ -12,9 +12,9 @@ from cc_prep.errors import UserError
 from cc_train.evaluation import evaluation, fact_scores, protocols, published
 from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.comparing import published_rows
-from cc_train.report import zoo_rows
-from cc_train.report.zoo_rows import Entry, ZooRow
 from cc_train.runs import run_folder
+from tools.zoo import rows as zoo_rows
+from tools.zoo.rows import Entry, ZooRow
 
 # Of the systems that we train: what published.yaml calls them, and the settings that we have.
 SYSTEMS = {"ProCap": "procap", "SCORER+CBR": "scorer"}
@@ -22,7 +22,7 @@ SYSTEMS = {"ProCap": "procap", "SCORER+CBR": "scorer"}
 MANIFESTS = ("clevr", "clevr_dc", "spot", "edit", "levir")
 HEAD = """# The zoo
 
-<!-- Written by `cc-train zoo page`. Add rows with `cc-train zoo add`, not by hand. -->
+<!-- Written by `python -m tools.zoo page`. Rows are added by `python -m tools.zoo add`. -->
 
 Each row says how it is known:
 
@@ -52,9 +52,9 @@ Any other captioner, and captions of other systems, are evaluated first and then
 what was evaluated, a training or an exported captioner; leave it out for captions of others:
 
     cc-train evaluate RUN --shards 'out/mine/shards/test-*.tar'
-    cc-train zoo add RUN/evaluation --run RUN --name mine --system 'My captioner' \\
+    python -m tools.zoo add RUN/evaluation --run RUN --name mine --system 'My captioner' \\
       --dataset 'My data' --command 'cc-train pair --shards …' --zoo out/zoo
-    cc-train zoo page --zoo out/zoo --out out/zoo.md"""
+    python -m tools.zoo page --zoo out/zoo --out out/zoo.md"""
 
 
 def write(zoo: Path, out: str) -> None:
@@ -78,7 +78,7 @@ def add(
     replace: bool,
     folder: str,
 ) -> Path:
-    """Adds a row: `cc-train zoo add`. Raises UserError."""
+    """Adds a row: `python -m tools.zoo add`. Raises UserError."""
     if weights is not None and run is None:
         raise UserError("--weights without --run", "Give the training that they are of")
     if (captions is None) != (captions_at is None):
@@ -201,8 +201,8 @@ def _below(entries: Sequence[Entry]) -> Iterator[str]:
             digest = row.captions.sha256[:16]
             text += (
                 f" Captions at {row.captions.place}, SHA-256 `{digest}…`; from a copy of the file, "
-                f"`cc-train zoo check {entry.name} --captions FILE --references FILE` computes the "
-                "figures again."
+                f"`python -m tools.zoo check {entry.name} --captions FILE --references FILE` "
+                "computes the figures again."
             )
         yield text + (f" {row.note}" if row.note else "")
     if entries:

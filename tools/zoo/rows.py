@@ -200,7 +200,7 @@ def read(zoo: Path) -> list[Entry]:
     figures than those of the row are an error.
     """
     if not zoo.is_dir():
-        raise UserError(f"{zoo}: no such folder", "Make a row first: cc-train zoo add")
+        raise UserError(f"{zoo}: no such folder", "Make a row first: python -m tools.zoo add")
     return [_entry(path.parent) for path in sorted(zoo.glob(f"[!.]*/{ROW}"))]
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_train import text
-from cc_train.data.mirroring import MIRROR, MirroredBatches
+from cc_train.data.mirroring import MirroredBatches
 from cc_train.data.shard_index import Entry
 from cc_train.layers import caption_decoder, frozen_backbone
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
@@ -206,6 +206,6 @@ def load(run: Run, device: str) -> ChainCaptioner:
 
 
 def _untrained(run: Run) -> ChainCaptioner:
-    settings = stored_run.settings_of(run, Settings, without=[MIRROR])
+    settings = stored_run.settings_of(run, Settings)
     codec = text.load(run.folder, run.settings["text"])
     return make(settings, run.settings, codec, pair_training.backbone_of(run))

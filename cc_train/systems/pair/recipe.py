@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cc_train import text
-from cc_train.data.mirroring import MIRROR, MirroredBatches
+from cc_train.data.mirroring import MirroredBatches
 from cc_train.data.ordered_pairs import OrderedPairBatches
 from cc_train.layers import caption_decoder, frozen_backbone
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
@@ -86,7 +86,7 @@ def load(run: Run, device: str) -> PairCaptioner:
 
 
 def _untrained(run: Run) -> PairCaptioner:
-    settings = stored_run.settings_of(run, Settings, without=[MIRROR])
+    settings = stored_run.settings_of(run, Settings)
     codec = text.load(run.folder, run.settings["text"])
     return _network(settings, run.settings, codec, pair_training.backbone_of(run))
 

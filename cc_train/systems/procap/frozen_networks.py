@@ -13,7 +13,6 @@ from safetensors.torch import save
 
 from cc_prep import weights
 from cc_prep.errors import UserError
-from cc_prep.formats import provenance
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.weights import networks
@@ -25,7 +24,6 @@ from cc_train.layers import frozen_backbone, named_weights
 from cc_train.layers.feature_grid import Pooling
 from cc_train.layers.frozen_backbone import BackboneSpec
 from cc_train.systems.procap.frame_features import BackboneFeatures, FrameFeatures
-from cc_train.training.task import Request
 
 FILE = "vqgan.safetensors"
 ADVICE = "Give shards that `cc-prep build` wrote"
@@ -69,7 +67,6 @@ def find(data: Split, file: str | None) -> VQGAN:
     located = weights.locate(file or made_with)
     if located.sha256 == digest:
         network = networks.vqgan(file or made_with)[0]
-        check_older(data, network)
         return network
     shard, config = _tokenizer_config(data.train)
     if config.get("sha256") == located.sha256:
@@ -86,39 +83,6 @@ def find(data: Split, file: str | None) -> VQGAN:
         f"the tokens were made with {made_with}, not with {located.name}: their digests differ",
         "Name the file that they were made with: --set vqgan=FILE",
     )
-
-
-def check_older(data: Split, network: VQGAN) -> None:
-    """Refuses shards whose tokens are of `network` without attention that it has.
-
-    Older versions dropped it without a word in the samples; the folder's provenance says so.
-    Raises UserError.
-    """
-    if not network.config.attention:
-        return
-    tensors = network.state_dict()
-    used = [*data.train, *data.valid]
-    for folder in sorted({entry.shard.rpartition("/")[0] or "." for entry in used}):
-        config = _config_of_build(folder)
-        if config and VQGAN.from_tensors(tensors, config)[0].config != network.config:
-            raise UserError(
-                f"{folder}: tokenize.config dropped attention of the VQGAN, and the samples do not "
-                "say so: an older version built them",
-                "Rebuild these shards",
-            )
-
-
-def _config_of_build(folder: str) -> Mapping[str, Any] | None:
-    """The `ddconfig` of `tokenize.config` with which the shards of a folder were built.
-
-    None if there was none, or the folder has no provenance that this version reads.
-    """
-    try:
-        settings = (provenance.read(folder) or {}).get("settings") or {}
-    except UserError:
-        return None
-    config = (settings.get("tokenize") or {}).get("config")
-    return config.get("ddconfig") if isinstance(config, Mapping) else None
 
 
 def _tokenizer_config(entries: Sequence[Entry]) -> tuple[str, dict[str, Any]]:
@@ -141,33 +105,28 @@ def grid(first: dict[str, Any], vqgan: VQGAN) -> tuple[int, int]:
     return int(first["height"]) // factor, int(first["width"]) // factor
 
 
-def refuse_of_features(
-    kind: Reads, backbone: str | None, pooling: Pooling | None, request: Request
-) -> None:
+def refuse_of_features(kind: Reads, backbone: str | None, pooling: Pooling | None) -> None:
     """Refuses settings of features where the encoder sees other frames; see `refuse_unread`."""
     own = None if pooling == "unshuffle" else pooling  # the default of both stages
     unread = {} if kind == "features" else {"backbone_weights": backbone, "feature_pooling": own}
     what = f"frames={kind} reads no features of a backbone"
-    refuse_unread(unread, what, "Set frames=features, or leave {key} out", request)
+    refuse_unread(unread, what, "Set frames=features, or leave {key} out")
 
 
-def refuse_unread(
-    values: Mapping[str, str | None], reason: str, remedy: str, request: Request
-) -> None:
+def refuse_unread(values: Mapping[str, str | None], reason: str, remedy: str) -> None:
     """Refuses settings that name what this training does not read.
 
-    values: the settings by key; None where one is not set. remedy: with {key} for the key. Older
-    versions took such settings in silence, and a run resumes only with the settings it has: if it
-    took steps with the same value, that is printed and nothing is refused. All processes call this
-    together. Raises UserError.
+    Args:
+        values: The settings by key; None where one is not set.
+        reason: Why they are not read.
+        remedy: What to do, with {key} for the key.
+
+    Raises:
+        UserError: A setting has a value.
     """
-    begun = request.begun_settings()
     for key, value in values.items():
-        if value is None:
-            continue
-        if begun.get(key) != value:
+        if value is not None:
             raise UserError(f"{key}: {reason}", remedy.format(key=key))
-        request.console.print(f"{key}={value} is ignored, as when this run began: {reason}")
 
 
 def find_features(

@@ -240,7 +240,7 @@ def imagine(run: Path, pair: tuple[Image, Image], caption: str) -> np.ndarray:
 def _check(settings: Settings, request: Request) -> None:
     """Raises UserError for settings that do not go together."""
     backbone, pooling = settings.backbone_weights, settings.feature_pooling
-    frozen_networks.refuse_of_features(settings.frames, backbone, pooling, request)
+    frozen_networks.refuse_of_features(settings.frames, backbone, pooling)
     if settings.crop is not None and settings.frames != "pixels":
         raise UserError(
             f"crop: {settings.frames} cannot be cropped", "Set frames=pixels, or crop=null"

@@ -184,13 +184,12 @@ def _refuse_unread(settings: Settings, request: Request) -> None:
     vqgan, backbone = settings.vqgan, settings.backbone_weights
     if request.init is None:
         kind, pooling = settings.frames or "tokens", settings.feature_pooling
-        frozen_networks.refuse_of_features(kind, backbone, pooling, request)
+        frozen_networks.refuse_of_features(kind, backbone, pooling)
         return
     frozen_networks.refuse_unread(
         {"vqgan": vqgan, "backbone_weights": backbone},
         f"with --init the network is that of {request.init}",
         "Leave {key} out with --init",
-        request,
     )
 
 
@@ -260,19 +259,18 @@ def _untrained(run: Run) -> ProCap:
     range_quirk = bool(settings["encoder"]["reference_quirks"])
     kind = settings["encoder"]["frames"]
     features = frozen_networks.read(run.folder, settings, kind, range_quirk)
-    # Runs from before these switches were there: stage 1's counted, the decoder's was on.
-    quirks = bool(settings.get("reference_quirks", range_quirk))
+    quirks = bool(settings["reference_quirks"])
     encoder = ProcedureEncoder(procedure_encoder.Config.of(below(ENCODER)))
     sizes = settings["decoder"]
     decoder = caption_decoder.Config.of(
         below(DECODER),
         sizes["heads"],
         sizes["length"],
-        bool(sizes.get("reference_quirks", True)),
+        bool(sizes["reference_quirks"]),
     )
     queries = settings["queries"]["kind"]
     digest = settings["tokenizer_sha256"] if features.kind == "tokens" else None
-    known = settings.get("comparison")  # runs from before it have none
+    known = settings["comparison"]
     comparison = None if known is None else ComparisonSettings(**known)
     return ProCap(
         encoder,
@@ -301,8 +299,6 @@ def _from_stage1(
             f"{first['tokenizer']}",
             "Use shards made with the same VQGAN",
         )
-    if features.kind == "tokens":
-        frozen_networks.check_older(data, features.vqgan)
     rows, columns = frozen_networks.grid(first, features.vqgan)
     if (rows, columns) != (encoder.config.rows, encoder.config.columns):
         raise UserError(

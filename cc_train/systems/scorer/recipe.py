@@ -13,7 +13,7 @@ from cc_prep.settings import Section
 from cc_prep.steps.imported_features import UNKNOWN
 from cc_train import text
 from cc_train.data import feature_statistics, shard_index, split
-from cc_train.data.mirroring import MIRROR, MirroredBatches
+from cc_train.data.mirroring import MirroredBatches
 from cc_train.data.shard_index import Entry
 from cc_train.data.stream import StreamSettings
 from cc_train.distributed import ALONE
@@ -286,7 +286,7 @@ def load(run: Run, device: str) -> ScorerCaptioner:
 
 
 def _untrained(run: Run) -> ScorerCaptioner:
-    settings = stored_run.settings_of(run, Settings, without=[MIRROR])
+    settings = stored_run.settings_of(run, Settings)
     codec = text.load(run.folder, run.settings["text"])
     spec = BackboneSpec.of_json(run.settings["backbone"])
     stored = frozen_backbone.FILE in run.settings["files"]

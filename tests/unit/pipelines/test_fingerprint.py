@@ -105,16 +105,6 @@ def test_what_is_stored_needs_no_weights_here(tmp_path: Path, vqgan: Path) -> No
         fingerprint.continue_from(settings("interpolate.weights=/x/b.safetensors"), str(tmp_path))
 
 
-def test_folders_of_an_older_version_are_continued() -> None:
-    """Keeps away: a new key for which no folder that was made before can be resumed."""
-    record, new = fingerprint_of(), fingerprint_of()
-    del record["interpolate"]["padding_mode"]
-    fingerprint.check_same_settings("out", record, new)
-    changed = fingerprint_of("interpolate.padding_mode=replicate")
-    with pytest.raises(UserError, match=r"interpolate\.padding_mode: zeros → replicate"):
-        fingerprint.check_same_settings("out", record, changed)
-
-
 @pytest.mark.parametrize("key", fingerprint.PAIR_FILES)
 def test_folders_of_other_pairs_are_not_continued(tmp_path: Path, key: str) -> None:
     """Keeps away: shards without the excluded pairs whose provenance names no exclusion."""

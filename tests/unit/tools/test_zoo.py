@@ -15,9 +15,10 @@ import yaml
 from cc_prep.records import Facts
 from cc_train.evaluation import evaluation, published
 from cc_train.evaluation.captions import coco, metrics
-from cc_train.report import zoo_page
-from tests.commands import Done, cc_train
+from tests import commands
+from tests.commands import Done
 from tests.conftest import ROOT, outside_make
+from tools.zoo import page as zoo_page
 
 ITEMS = coco.items(
     [
@@ -39,13 +40,13 @@ def evaluated(folder: Path, items: list[coco.Item] = ITEMS, step: int | None = N
 
 def add(zoo: Path, path: Path, *more: object) -> Done:
     about = ("--system", "Theirs", "--dataset", "spot", "--command", "make it")
-    return cc_train("zoo", "add", path, "--zoo", zoo, "--name", "theirs", *about, *more)
+    return commands.zoo("add", path, "--zoo", zoo, "--name", "theirs", *about, *more)
 
 
 def test_captions_of_others_are_rescored(tmp_path: Path) -> None:
     zoo, page = tmp_path / "zoo", tmp_path / "zoo.md"
     assert add(zoo, evaluated(tmp_path / "e"), "--with-references").returncode == 0
-    assert cc_train("zoo", "page", "--zoo", zoo, "--out", page).returncode == 0
+    assert commands.zoo("page", "--zoo", zoo, "--out", page).returncode == 0
     text = page.read_text()
     [row] = [line for line in text.splitlines() if line.startswith("| Theirs")]
     assert "| re-scored by us ✓ | 3 |" in row
@@ -86,7 +87,7 @@ def test_a_row_whose_figures_are_not_its_captions(tmp_path: Path, change: str) -
         scores = json.loads((zoo / "theirs/scores.json").read_text())
         scores["groups"]["total"]["CIDEr"] += 0.01
         (zoo / "theirs/scores.json").write_text(json.dumps(scores))
-    done = cc_train("zoo", "page", "--zoo", zoo, "--out", tmp_path / "zoo.md")
+    done = commands.zoo("page", "--zoo", zoo, "--out", tmp_path / "zoo.md")
     assert done.returncode == 2
     assert "its captions do not have its scores" in done.stderr
     assert not (tmp_path / "zoo.md").exists()
@@ -182,7 +183,7 @@ def test_only_the_captions_that_were_scored_are_stored(tmp_path: Path, change: s
 
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
     zoo, scored = tmp_path / "zoo", evaluated(tmp_path / "e")
-    assert "no such folder" in cc_train("zoo", "page", "--zoo", zoo, "--out", "x.md").stderr
+    assert "no such folder" in commands.zoo("page", "--zoo", zoo, "--out", "x.md").stderr
     assert "--weights without --run" in add(zoo, scored, "--weights", "here").stderr
     assert "no such file. Evaluate first" in add(zoo, tmp_path).stderr
     assert "Give one without /" in add(zoo, scored, "--name", "data/my.yaml").stderr
@@ -195,7 +196,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     assert add(zoo, scored, "--replace", "--note", "Again.").returncode == 0
     assert yaml.safe_load((zoo / "theirs/row.yaml").read_text())["note"] == "Again."
     (zoo / "theirs/row.yaml").write_text("system: a\nkind: heard\n")
-    done = cc_train("zoo", "page", "--zoo", zoo, "--out", tmp_path / "x.md")
+    done = commands.zoo("page", "--zoo", zoo, "--out", tmp_path / "x.md")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     scores = json.loads((scored / "scores.json").read_text())
     (scored / "scores.json").write_text(json.dumps({**scores, "signature": None}))
@@ -204,7 +205,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
 
 def test_a_row_of_data_of_your_own(tmp_path: Path) -> None:
     """Keeps away: a row in nested folders, since its data set is a file, which no page shows."""
-    for program in ("cc-prep", "cc-train"):
+    for program in ("cc-prep", "cc-train", "python"):
         log = f'printf "%s\\n" "$@" >> {tmp_path}/{program}.log'
         (tmp_path / program).write_text(f"#!/bin/sh\n{log}\n")
         (tmp_path / program).chmod(0o755)
@@ -214,7 +215,7 @@ def test_a_row_of_data_of_your_own(tmp_path: Path) -> None:
         ["make", "zoo-row", *settings],
         cwd=ROOT, env=variables, check=True, capture_output=True, timeout=60,
     )  # fmt: skip
-    words = (tmp_path / "cc-train.log").read_text().splitlines()
+    words = (tmp_path / "python.log").read_text().splitlines()
     add = words[words.index("add") :]
     assert add[1] == "out/my-procap/stage2/evaluation"
     assert add[add.index("--name") + 1] == "procap-my"
@@ -255,7 +256,7 @@ def test_our_page_is_up_to_date() -> None:
     """Every figure of ours is what its captions have today."""
     page = (ROOT / "docs/zoo.md").read_text(encoding="utf-8")
     assert page == zoo_page.render(ROOT / "zoo", ROOT / "docs"), (
-        "cc-train zoo page --out docs/zoo.md"
+        "python -m tools.zoo page --out docs/zoo.md"
     )
     rows = [yaml.safe_load(row.read_text()) for row in (ROOT / "zoo").glob("*/row.yaml")]
     kinds = [row["kind"] for row in rows]
@@ -316,7 +317,7 @@ def test_captions_without_a_licence_are_not_copied(tmp_path: Path) -> None:
     assert "Captions at theirs/work, sents.json, SHA-256" in zoo_page.render(zoo, tmp_path)
 
     def check(*more: object) -> Done:
-        return cc_train("zoo", "check", "theirs", "--zoo", zoo, *more)
+        return commands.zoo("check", "theirs", "--zoo", zoo, *more)
 
     references = ("--references", path / "references.json")
     right = check("--captions", file, *references)

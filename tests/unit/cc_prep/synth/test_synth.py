@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import filecmp
 import json
-import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -270,27 +269,6 @@ def test_masks_of_the_two_sides(synth_root: Path) -> None:
         assert after.any() == (scene["change"] != "drop")
         shares = (before & after).sum() / max(1, union.sum())
         assert shares < 0.9 if scene["change"] in ("add", "drop", "move") else shares > 0.3
-
-
-def test_an_older_folder_is_completed_without_rendering(
-    synth_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Keeps away: hours of rendering again for masks that the scenes tell, or other masks."""
-    old = tmp_path / "old"
-    shutil.copytree(synth_root, old)
-    for folder in ("masks_before", "masks_after"):
-        shutil.rmtree(old / folder)
-    (old / "masks_before").mkdir()  # of a run that was killed before its first mask of after
-    (old / "masks_before" / "000000.png").write_bytes(b"half")
-    settings = dataset.Settings(seed=5, size=64, samples=4, truth=True)
-    (old / "synth.json").write_text(json.dumps({**asdict(settings), "version": 2}))
-    monkeypatch.setattr(dataset, "write_scene", None)
-    assert sorted(dataset.make(str(old), 6, settings, workers=1)) == list(range(6))
-    files = [str(p.relative_to(synth_root)) for p in synth_root.rglob("*") if p.is_file()]
-    assert filecmp.cmpfiles(synth_root, old, files, shallow=False)[0] == files
-    (old / "synth.json").write_text(json.dumps({**asdict(settings), "version": 1}))
-    with pytest.raises(UserError, match=r"other settings \(version\)"):
-        list(dataset.make(str(old), 6, settings))
 
 
 def test_same_seed_same_bytes_resumed_or_not(tmp_path: Path) -> None:

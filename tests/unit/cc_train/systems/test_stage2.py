@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rich.console import Console
 from safetensors.torch import load
 
@@ -87,31 +85,13 @@ def test_each_stage_has_its_own_slips(
     sizes = {"width": 16, "heads": 2, "hidden": 16, "length": 8, "reference_quirks": decoder}
     values = {"reference_quirks": second, "decoder": sizes}
     task = prepared(tmp_path / "b", "stage2", init, **values)
-    more = {**values, "queries": {"kind": "shared"}}
+    more = {**values, "queries": {"kind": "shared"}, "comparison": None}
     run = write_run(tmp_path / "b", "stage2", task, more)
     for network in (task.objective.network, stage2.load(stored_run.read(run), "cpu")):
         assert isinstance(network, ProCap)
         assert network.features.reference_quirks is first
         assert network.reference_quirks is second
         assert network.decoder.config.reference_quirks is decoder
-
-
-@pytest.mark.parametrize("first", [False, True])
-def test_runs_from_before_the_switches_stay_as_they_were(tmp_path: Path, first: bool) -> None:
-    """Keeps away: a captioner that says something else after an update of this package, and a run
-    that is refused beside its own sizes since a setting came to them."""
-    task = prepared(tmp_path / "a", "stage1", network=NETWORK)
-    losses = {"reference_quirks": first}
-    older: dict[str, object] = {"frames": "tokens", "network": NETWORK, "losses": losses}
-    init = write_run(tmp_path / "a", "stage1", task, older)
-    sizes = {"width": 16, "heads": 2, "hidden": 16, "length": 8}
-    task = prepared(tmp_path / "b", "stage2", init, decoder=sizes, network=NETWORK)
-    run = write_run(
-        tmp_path / "b", "stage2", task, {"decoder": sizes, "queries": {"kind": "shared"}}
-    )
-    network = stage2.load(stored_run.read(run), "cpu")
-    assert network.features.reference_quirks is network.reference_quirks is first
-    assert network.decoder.config.reference_quirks is True
 
 
 @pytest.mark.parametrize("name", manifest.names())
@@ -149,27 +129,6 @@ def test_networks_beside_those_of_stage_1_are_refused(tmp_path: Path, key: str) 
         stage2.prepare(settings, request)
 
 
-def begin(run: Path, settings: dict[str, object]) -> None:
-    """A run that has taken a step with these settings."""
-    run_folder.write_imported(run, {}, settings, {"weight": torch.zeros(1)})
-
-
-@pytest.mark.parametrize("key", ["vqgan", "backbone_weights"])
-def test_a_run_that_began_with_an_ignored_file_goes_on(tmp_path: Path, key: str) -> None:
-    """Keeps away: a run that resumes neither with this setting nor without it."""
-    begin(tmp_path / "run", {key: "file.pt"})
-    console = Console(record=True, file=io.StringIO(), soft_wrap=True)
-    for file, expected in (("file.pt", r"^no\.tar"), ("other.pt", f"^{key}: with --init")):
-        settings = build(stage2.Settings, {key: file}, "test", "docs")
-        request = Request(["no.tar"], [], tmp_path / "run", tmp_path / "init", console=console)
-        with pytest.raises(UserError, match=expected):
-            stage2.prepare(settings, request)
-    assert console.export_text() == (
-        f"{key}=file.pt is ignored, as when this run began: with --init the network is that of "
-        f"{tmp_path / 'init'}\n"
-    )
-
-
 @pytest.mark.parametrize("system", ["stage1", "stage2"])
 @pytest.mark.parametrize("values", [{"backbone_weights": "b.pt"}, {"feature_pooling": "mean"}])
 def test_settings_of_features_are_refused_where_none_are_read(
@@ -179,8 +138,6 @@ def test_settings_of_features_are_refused_where_none_are_read(
     [key] = values
     with pytest.raises(UserError, match=f"^{key}: frames=tokens reads no features"):
         prepared(tmp_path, system, network=NETWORK, **values)
-    begin(tmp_path / system, {**values})
-    assert prepared(tmp_path, system, network=NETWORK, **values).items, "the run goes on"
 
 
 def test_stages_make_the_network_that_the_tokens_are_of(tmp_path: Path) -> None:
@@ -226,28 +183,6 @@ def dropping(folder: Path, resolutions: list[int]) -> Path:
 
 REFUSED = r"dropped attention of .* Rebuild these shards"
 ATTENTION = {"network": NETWORK, "tokenizer": {}, "images": True}
-
-
-def test_older_shards_without_some_attention_are_refused(tmp_path: Path) -> None:
-    """Keeps away: the same of shards whose samples do not say what was dropped; to train on, to
-    validate on, and in a stage 2 on tokens, which takes the VQGAN of its stage 1."""
-    old, new = dropping(tmp_path / "old", []), dropping(tmp_path / "new", [16])
-    with pytest.raises(UserError, match=REFUSED):
-        prepared(old, "stage1", **ATTENTION)
-    stage1_settings = {
-        "frames": "tokens",
-        "network": NETWORK,
-        "losses": {"reference_quirks": False},
-    }
-    run = write_run(new, "stage1", prepared(new, "stage1", **ATTENTION), stage1_settings)
-    with pytest.raises(UserError, match=REFUSED):
-        prepared(old, "stage2", run, tokenizer={})
-    valid, _ = token_shards.write(old, SCENES, "val", tokenizer={})
-    loop = {"batch_size": 2, "device": "cpu"}
-    own = {"network": NETWORK, "loop": loop, "vqgan": str(new / "vqgan.safetensors")}
-    settings = build(stage1.Settings, own, "test", "docs")
-    with pytest.raises(UserError, match=REFUSED):
-        stage1.prepare(settings, Request([f"{new}/train-*.tar"], [valid], new / "x", console=QUIET))
 
 
 @pytest.mark.parametrize("changed", [{"format": "theirs"}, {"settings": {"tokenize": None}}])

@@ -57,23 +57,20 @@ def test_no_number_stops_the_run() -> None:
     assert torch.equal(before, task.network.decoder.conv_out.weight)
 
 
-START = {"name": "mini", "sha256": "0"}
+START = {"name": "mini", "place": "0", "sha256": "0"}
 
 
 @pytest.mark.parametrize(
     ("before", "command"),
     [
-        ({}, {"init": None}),
         ({"init": None}, {"init": None}),
-        ({"init": START}, {"init": {"name": "mini", "sha256": "1"}}),
+        ({"init": START}, {"init": {**START, "sha256": "1"}}),
     ],
 )
 def test_a_run_says_of_its_start_what_it_knows(
     tmp_path: Path, before: dict[str, Any], command: dict[str, Any]
 ) -> None:
-    """Keeps away: a card by which a run of before --init was noted started from new weights, or
-    one from what became of its start meanwhile.
-    """
+    """Keeps away: a card by which a run started from what became of its start meanwhile."""
     source, settings = StatelessSource(lambda number: None), Loop(steps=2, device="cpu")
     Trainer(objective(), settings, before, tmp_path).prepare("never", source)
     Trainer(objective(), settings, before, tmp_path).save(1, source)

@@ -1,0 +1,1 @@
+"""The zoo: what we measured, as rows with the files that prove them."""
