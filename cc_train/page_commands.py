@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from cc_prep.terminal import echo
 from cc_train.options import device_option, shards_option
 
 markdown_option = click.option(
@@ -54,7 +55,7 @@ def published(out: str) -> None:
     from cc_train.report.published_page import write
 
     write(out)
-    click.echo(out)
+    echo(out)
 
 
 @click.command()
@@ -81,7 +82,7 @@ def report(run: str, out: str | None, shards: tuple[str, ...], evaluation: str |
     """
     from cc_train.report import write
 
-    click.echo(write(run, out, shards, evaluation))
+    echo(write(run, out, shards, evaluation))
 
 
 @click.command()
@@ -114,7 +115,7 @@ def imagine(**options: Any) -> None:
     """
     from cc_train.report.strips import write
 
-    click.echo(write(**options))
+    echo(write(**options))
 
 
 @click.command()
@@ -156,7 +157,7 @@ def serve(**options: Any) -> None:
 
     if options["pairs"] is not None and options["collect"] is None:
         raise UserError("--pairs without --collect", "Give the folder that captions go into too")
-    serve(say=click.echo, **options)
+    serve(say=echo, **options)
 
 
 @click.group()
@@ -211,7 +212,7 @@ def zoo_add(**options: Any) -> None:
     """
     from cc_train.report.zoo_page import add
 
-    click.echo(add(**options))
+    echo(add(**options))
 
 
 @zoo.command("check")
@@ -233,7 +234,7 @@ def zoo_check(name: str, captions: str, references: str | None, folder: str) -> 
     path = None if references is None else Path(references)
     figures = zoo_rows.check(Path(folder), name, Path(captions), path)
     listed = ", ".join(f"{measure} {figure:.2f}" for measure, figure in figures.items())
-    click.echo(f"{name}: {listed}, as in the zoo")
+    echo(f"{name}: {listed}, as in the zoo")
 
 
 @zoo.command("page")
@@ -251,7 +252,7 @@ def zoo_page(out: str, folder: str) -> None:
     from cc_train.report.zoo_page import write
 
     write(Path(folder), out)
-    click.echo(out)
+    echo(out)
 
 
 COMMANDS = (compare, imagine, published, report, serve, zoo)
