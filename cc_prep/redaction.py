@@ -29,7 +29,7 @@ _PASSWORD = re.compile(
 _USER_ON_THE_WEB = re.compile(r"(?<=http://)[^\s/?#\"'<>]*@|(?<=https://)[^\s/?#\"'<>]*@")
 _SECRET = re.compile(
     r"(?i)([?&;][\w.-]*(?:sig|signature|token|credential|secret|passw(?:or)?d|pwd|auth|key(?:-?id)?)=)"
-    r"[^&;#\s\"'<>]+"
+    r"[^&;#\s\"'<>]+?(?=[:,.)]*(?:[&;#\s\"'<>]|$))"
 )
 
 

@@ -160,7 +160,7 @@ def _file_system_of(path: str) -> tuple[Any, str]:
     scheme = _scheme(path)
     if scheme not in SCHEMES:
         raise FileRefused(
-            f"{path}: {scheme}:// is no store that is read",
+            f"{path}: {scheme}:// is no kind of store",
             f"Give a path, or a URL of {', '.join(SCHEMES[:-1])}",
         )
     options: dict[str, Any] = {"use_listings_cache": False}

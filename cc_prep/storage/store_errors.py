@@ -96,7 +96,8 @@ def explained(path: str, error: Exception, tries: int, reached: bool) -> Excepti
     if may_pass(error, reached):
         how = "with" if tries == 1 else f"{tries} times, the last with"
         return StoreFailed(f"{path}: the store failed {how} {named_line(error)}")
-    return StoreRefused(f"{path}: {words or name}{f' ({code})' if code else ''}", ADDRESS_REMEDY)
+    remedy = "Correct the address" if path.startswith(("http", "hf:")) else ADDRESS_REMEDY
+    return StoreRefused(f"{path}: {words or name}{f' ({code})' if code else ''}", remedy)
 
 
 def told_by_get(error: Exception, fs: Any, key: str) -> Exception:

@@ -65,6 +65,7 @@ def test_values_of_any_depth() -> None:
         ("root: https://token@host/d, x@y", "root: https://host/d, x@y"),
         ("s3://KEY:se/cr+et@bucket/out", "s3://bucket/out"),
         ("sftp://bob:p@ss@host/d", "sftp://host/d"),
+        ("https://h/x?sig=a:b: no folder", "https://h/x?sig=***: no folder"),
         (
             "https://b.s3.amazonaws.com/k.png?X-Amz-Date=1&X-Amz-Signature=ab12&x=1 failed",
             "https://b.s3.amazonaws.com/k.png?X-Amz-Date=1&X-Amz-Signature=***&x=1 failed",

@@ -108,7 +108,7 @@ RUNS_CODE = (
 )
 def test_a_store_that_is_not_listed_is_refused(path: str) -> None:
     """Keeps away: a cell in a stranger's list that runs a command, by fsspec's `reference://`."""
-    with pytest.raises(FileRefused, match=r"is no store that is read\. Give a path, or "):
+    with pytest.raises(FileRefused, match=r"is no kind of store\. Give a path, or "):
         storage.read_bytes(path)
     with pytest.raises(FileRefused):
         storage.list_files(path)
@@ -239,6 +239,13 @@ def test_a_file_without_a_size_is_bounded() -> None:
     """Keeps away: a file of /proc, whose size is 0, that is read without a bound."""
     with pytest.raises(FileTooLarge):
         storage.read_bytes("/proc/self/status", 10)
+
+
+def test_a_range_ends_with_its_file(tmp_path: Path) -> None:
+    """Keeps away: memory for the size that a stranger's index states."""
+    (tmp_path / "a").write_bytes(b"0123")
+    assert storage.read_range(str(tmp_path / "a"), 2, 2**62) == b"23"
+    assert storage.read_range(str(tmp_path / "a"), 9, 2**62) == b""
 
 
 def test_one_odd_name_leaves_the_others_of_its_folder(tmp_path: Path) -> None:
