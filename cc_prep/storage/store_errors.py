@@ -43,6 +43,7 @@ ACCIDENTS = (
     "SlowDown",
     "XAmzContentSHA256Mismatch",
 )
+TOO_MANY_REDIRECTS = "TooManyRedirects"  # aiohttp's
 EMPTY_FILE = ("InvalidRange", "416")  # of which no range can be read
 
 NO_KEYS_REMEDY = "Give the store's keys, as its own tools want them"
@@ -56,7 +57,7 @@ def may_pass(error: BaseException, reached: bool = True) -> bool:
     return (
         isinstance(error, Exception)
         and not isinstance(error, FINAL)
-        and type(error).__name__ not in (*NO_KEYS, *NO_ADDRESS)
+        and type(error).__name__ not in (*NO_KEYS, *NO_ADDRESS, TOO_MANY_REDIRECTS)
         and not _is_wrong_value(error)
         and not _is_permanent(error)
         and (reached or not _is_unknown_host(error))
@@ -91,6 +92,8 @@ def explained(path: str, error: Exception, tries: int, reached: bool) -> Excepti
             f"{path}: the server answers {answer}",
             FILE_REMEDY if status in (401, 403, 407) else "Check the address",
         )
+    if name == TOO_MANY_REDIRECTS:
+        return FileRefused(f"{path}: redirects in a circle", "Check the address")
     if _is_wrong_value(error) and not _names_endpoint(error):
         return FileRefused(f"{path}: {words or name}", "Correct the address")
     if may_pass(error, reached):

@@ -33,6 +33,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_response(302)
             self.send_header("Location", self.path[4:].replace("HERE", here))
             self.end_headers()
+        elif self.path == "/circle":
+            self.send_response(302)
+            self.send_header("Location", "/circle")
+            self.end_headers()
         elif self.path == "/endless":
             self.send_response(200)
             self.end_headers()
@@ -151,6 +155,13 @@ def test_a_redirect_stays_on_its_host(web: str, server: http.server.HTTPServer) 
         with pytest.raises(FileRefused, match="redirects to another place"):
             storage.size(f"{web}/to={target}")
     assert len(server.asked) == 4 + 3 * 4  # type: ignore[attr-defined]
+
+
+def test_a_circle_of_redirects_is_walked_once(web: str, server: http.server.HTTPServer) -> None:
+    """Keeps away: ninety requests and a minute for one address of a stranger."""
+    with pytest.raises(FileRefused, match="redirects in a circle"):
+        storage.read_bytes(f"{web}/circle")
+    assert len(server.asked) <= 10  # type: ignore[attr-defined]
 
 
 def test_an_answer_has_an_end(web: str, server: http.server.HTTPServer) -> None:
