@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 
+from cc_prep.redaction import without_credentials
+
 
 class UserError(Exception):
     """A user's mistake: what is wrong, and how to fix it. The CLI turns it into exit code 2."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
-        super().__init__(what, remedy)
-        self.what = what
-        self.remedy = remedy
+        self.what = without_credentials(what)
+        self.remedy = without_credentials(remedy)
+        super().__init__(self.what, self.remedy)
 
     def __str__(self) -> str:
         return f"{self.what}. {self.remedy}" if self.remedy else self.what
@@ -57,7 +59,11 @@ class StoreRefused(UserError):
 
 
 class FileRefused(UserError):
-    """A file of an object store that may not be read or written with the keys."""
+    """One file that is not read or written: for its kind, its name, its place or missing rights."""
+
+
+class FileTooLarge(FileRefused):
+    """A file with more bytes than its kind may have."""
 
 
 class Reason(str, Enum):
@@ -84,9 +90,9 @@ class RejectedPair(Exception):
     """A pair that cannot be processed; it becomes a reject and the job continues."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(reason, detail)
         self.reason = reason
-        self.detail = detail
+        self.detail = without_credentials(detail)
+        super().__init__(reason, self.detail)
 
     def __str__(self) -> str:
         return f"{self.reason.value}: {self.detail}"

@@ -14,12 +14,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from cc_prep import caption_normalization, settings
+from cc_prep import caption_normalization, settings, storage
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
 
+# A path or URL that a user writes, `~` included.
+Place = Annotated[str, AfterValidator(storage.with_home)]
 Positive = Annotated[int, Field(ge=1)]
 # One value of a mask or several: a number, or a colour.
 MaskValue = Annotated[int, Field(ge=0, le=255)] | Annotated[str, Field(pattern=r"^#[0-9a-f]{6}$")]
@@ -52,7 +54,7 @@ class Captions(Section):
 class Table(Section):
     """The table of the `table` layout, if it is not `pairs.*` in the root."""
 
-    file: str | None = None
+    file: Place | None = None
 
 
 class Levir(Section):
@@ -183,7 +185,7 @@ class Features(Section):
     frames: Literal["ends", "keyframes", "all"] = "ends"
     precision: Literal["float16", "float32"] = "float16"
     mirrored: bool = False
-    folder: str | None = None
+    folder: Place | None = None
     threads: Positive = 2
     tf32: bool = False
 
@@ -257,11 +259,11 @@ class Manifest(Section):
         "clevr_change", "clevr_dc", "spot_the_diff", "image_editing", "levir_cc", "table",
         "folders", "video",
     ]  # fmt: skip
-    root: str
+    root: Place
     splits: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = ("train", "val", "test")
-    split_file: str | None = None
+    split_file: Place | None = None
     # The provenance records the digest of its content.
-    exclude: str | None = Field(default=None, exclude=True)
+    exclude: Place | None = Field(default=None, exclude=True)
     # Whether a data set may name images elsewhere: what is no word of the user is not trusted.
     outside_root: bool = Field(default=False, exclude=True)
     image_size: Annotated[int, Field(ge=16, le=8192)] | None = 224
@@ -348,7 +350,7 @@ def _find(dataset: str, other_names: Sequence[str] = ()) -> tuple[str, str]:
     for candidate in candidates:
         if candidate.is_file():
             try:
-                return str(candidate), candidate.read_text(encoding="utf-8")
+                return str(candidate), storage.read_bytes(str(candidate)).decode()
             except UnicodeDecodeError:
                 raise UserError(f"{candidate}: is not UTF-8 text", "Save it as UTF-8") from None
     known = [*names(), *other_names]

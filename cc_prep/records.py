@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from cc_prep.redaction import without_credentials
+
 CHANGE = "change"
 NO_CHANGE = "no_change"
 EMPTY_MASK = "#empty"  # in place of a mask image: nothing changed anywhere
@@ -192,11 +194,13 @@ class ImagePair:
     def digest(self) -> str:
         """SHA-256 of DIGEST_VERSION and DIGEST_FIELDS, to notice that a data set changed.
 
-        It covers the names of images and not their content.
+        It covers the names of images and not their content. URLs count without credentials: those
+        that are signed are signed anew each day.
         """
         record = self.to_json()
         values = {name: record[name] for name in DIGEST_FIELDS}
         text = json.dumps({"version": DIGEST_VERSION, **values}, sort_keys=True)
+        text = without_credentials(text)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

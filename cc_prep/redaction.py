@@ -1,7 +1,9 @@
-"""Removes folders from output that is shown to others: a report names files, never their folders.
+"""Removes what others must not see.
 
-Folders give away users, machines and projects, and mean nothing to whoever reads a report on
-another machine.
+Credentials go from all that is stored or printed, folders from what is made to be shown.
+
+A report names files, never their folders, which give away users, machines and projects, and mean
+nothing to whoever reads it on another machine.
 """
 
 from __future__ import annotations
@@ -18,6 +20,27 @@ _ABSOLUTE = re.compile(
     rf"(?<![\w.*~/\\-])(?:(?:file://|~)?/(?!/)|[A-Za-z]:[/\\]+)[^{_END}:]*(?::(?=\d)|)",
 )
 _ADDRESS = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+://")  # C:// is a path
+
+# Before a host: a password, also one with a slash in it, and not the port of `http://host:80/a@b`.
+_PASSWORD = re.compile(
+    r"(?<=://)(?:[^\s/?#\"'<>@]*:[^\s/?#\"'<>]*|[^\s/?#\"'<>@:\[]+:(?!:|\d*(?:[/?#]|$))[^\s\"'<>@]*)@"
+)
+# A name alone may be a token on the web; elsewhere it is a user, or abfs's container.
+_USER_ON_THE_WEB = re.compile(r"(?<=http://)[^\s/?#\"'<>]*@|(?<=https://)[^\s/?#\"'<>]*@")
+_SECRET = re.compile(
+    r"(?i)([?&;][\w.-]*(?:sig|signature|token|credential|secret|passw(?:or)?d|pwd|auth|key(?:-?id)?)=)"
+    r"[^&;#\s\"'<>]+?(?=[:,.)]*(?:[&;#\s\"'<>]|$))"
+)
+
+
+def without_credentials(text: str) -> str:
+    """The text with the URLs in it without users, passwords, and what a query proves a right with.
+
+    `https://me:pw@host/a.png?X-Amz-Signature=12` becomes `https://host/a.png?X-Amz-Signature=***`.
+    """
+    if "://" not in text:
+        return text
+    return _SECRET.sub(r"\1***", _USER_ON_THE_WEB.sub("", _PASSWORD.sub("", text)))
 
 
 def without_folders(text: str) -> str:

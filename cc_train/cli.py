@@ -13,6 +13,7 @@ import click
 from cc_prep import __version__
 from cc_prep.errors import JobFailed, LoaderWorkerDied, UserError
 from cc_prep.models.cpu.allocator import keep_freed_memory
+from cc_prep.terminal import echo, with_homes
 from cc_train import page_commands, systems
 from cc_train.baselines import commands as baseline_commands
 from cc_train.options import (
@@ -28,6 +29,9 @@ from cc_train.sharing import commands as sharing_commands
 
 class _Commands(click.Group):
     """The commands below, and those of the table of systems."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(context, with_homes(args))
 
     def list_commands(self, context: click.Context) -> list[str]:
         return [*systems.names(), *super().list_commands(context), *systems.commands()]
@@ -62,7 +66,7 @@ def main() -> None:
     except LoaderWorkerDied as error:
         # The usual end of the interpreter crashed in one of five trials: torch hears of each
         # worker's death by a signal, also while the interpreter is being taken apart.
-        click.echo(f"cc-train: {error}", err=True)
+        echo(f"cc-train: {error}", err=True)
         _leave(1)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         # Started by torchrun. A thread of gloo's may still let go of its last tensors, for which
@@ -80,11 +84,11 @@ def _exit_code() -> int:
         error.show()
         if "extra argument" in error.message and ".tar" in error.message:
             # The first name went to --shards, the others to nothing.
-            click.echo("The shell has replaced a pattern by names. Quote it: "
+            echo("The shell has replaced a pattern by names. Quote it: "
                        "--shards 'out/shards/train-*.tar'", err=True)  # fmt: skip
         return error.exit_code
     except UserError as error:
-        click.echo(f"cc-train: {error}", err=True)
+        echo(f"cc-train: {error}", err=True)
         return 2
     except BrokenPipeError:  # nobody reads on, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -94,7 +98,7 @@ def _exit_code() -> int:
     except (JobFailed, OSError) as error:
         code = getattr(error, "exit_code", None)  # the first of several processes says why
         if code is None:
-            click.echo(f"cc-train: {error}", err=True)
+            echo(f"cc-train: {error}", err=True)
         return code or 1
     return 0
 

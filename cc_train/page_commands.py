@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from cc_prep.terminal import echo
 from cc_train.options import device_option, shards_option
 
 
@@ -62,7 +63,7 @@ def report(run: str, out: str | None, shards: tuple[str, ...], evaluation: str |
     """
     from cc_train.report import write
 
-    click.echo(write(run, out, shards, evaluation))
+    echo(write(run, out, shards, evaluation))
 
 
 @click.command()
@@ -95,7 +96,7 @@ def imagine(**options: Any) -> None:
     """
     from cc_train.report.strips import write
 
-    click.echo(write(**options))
+    echo(write(**options))
 
 
 @click.command()
@@ -137,7 +138,7 @@ def serve(**options: Any) -> None:
 
     if options["pairs"] is not None and options["collect"] is None:
         raise UserError("--pairs without --collect", "Give the folder that captions go into too")
-    serve(say=click.echo, **options)
+    serve(say=echo, **options)
 
 
 COMMANDS = (compare, imagine, report, serve)

@@ -14,6 +14,7 @@ from cc_prep.datasets.layouts import split_file
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance
 from cc_prep.manifest import IMPORTED, NONE, Manifest
+from cc_prep.redaction import without_credentials
 from cc_prep.steps import confidence
 from cc_prep.weights.folders import identify
 from pipelines.state import sources
@@ -42,7 +43,8 @@ def recorded_settings(manifest: Manifest, keys: Iterable[str]) -> dict[str, obje
         if section in settings and settings[section]["weights"] is not None:
             settings[section]["weights"] = _weights_identity(settings[section]["weights"])
     if settings.get("features", {}).get("folder"):
-        settings["features"]["folder"] = storage.absolute(settings["features"]["folder"])
+        folder = storage.absolute(settings["features"]["folder"])
+        settings["features"]["folder"] = without_credentials(folder)
     described = {
         "split": split_file.description(manifest),
         "exclude": exclusions.description(manifest),

@@ -83,6 +83,11 @@ class Names:
         return "nsc_sim_matrixes" if kind == NO_CHANGE else "sc_sim_matrixes"
 
 
+def _opened(path: Path) -> h5py.File:
+    storage.open_read(str(path)).close()  # HDF5 would wait for a pipe's other end
+    return h5py.File(path, "r")
+
+
 class Videos:
     """The HDF5 files of a folder, opened when first asked for."""
 
@@ -95,7 +100,7 @@ class Videos:
         key, file = self.names.key(one), self.names.videos(one.kind)
         try:
             if file not in self.files:
-                self.files[file] = h5py.File(self.folder / file, "r")
+                self.files[file] = _opened(self.folder / file)
             key = self.names.key_in(self.files[file], one)
             dataset = self.files[file][key]
             shape: tuple[int, ...] = getattr(dataset, "shape", ())
@@ -116,7 +121,7 @@ class Videos:
         if not path.exists():
             return 0
         try:
-            with h5py.File(path, "r") as file:
+            with _opened(path) as file:
                 return int(next(iter(file.values())).shape[0])
         except (OSError, RuntimeError, LookupError, StopIteration, AttributeError) as error:
             raise UserError(
@@ -128,7 +133,7 @@ class Videos:
         path = self.folder / self.names.videos(CHANGE)
         if self.names.known or not path.exists():
             return
-        with h5py.File(path, "r") as file:
+        with _opened(path) as file:
             entries = set(file)
         by_name: dict[str, str] = {}
         for one in pairs:
@@ -146,7 +151,7 @@ def read_scores(folder: str, names: Names) -> dict[str, Any]:
     """The JSON file's content. Raises UserError; FileNotFoundError where there is none."""
     path = Path(folder) / names.scores
     try:
-        by_id = json.loads(path.read_text(encoding="utf-8"))
+        by_id = storage.read_json(str(path))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: {error}", "Fetch it again") from None
     if not isinstance(by_id, dict):

@@ -24,6 +24,7 @@ from cc_prep.formats.base import ShardFormat
 from cc_prep.media import images
 from cc_prep.media.masks import Masks
 from cc_prep.records import CHANGE_CLASS, FrameScores, FrameSequence, ImagePair
+from cc_prep.redaction import without_credentials
 
 FORMAT = ShardFormat("cc-sequences", "sequences", "tar", tar.write_shard, tar.read_shard)
 PAIR_FIELDS = (
@@ -175,6 +176,7 @@ def decode(key: str, members: Mapping[str, bytes]) -> StoredSequence:
 
 
 def pair_meta(pair: ImagePair) -> dict[str, Any]:
-    """What a sample's JSON says of its pair: its key and PAIR_FIELDS."""
-    record = pair.to_json()
+    """What a sample's JSON says of its pair: its key and PAIR_FIELDS, without credentials."""
+    before, after = map(without_credentials, (pair.before, pair.after))
+    record = {**pair.to_json(), "before": before, "after": after}
     return {"key": pair.key, **{name: record[name] for name in PAIR_FIELDS}}

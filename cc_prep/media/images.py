@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import re
 import warnings
@@ -12,11 +11,12 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from cc_prep import storage
-from cc_prep.errors import FileRefused, Reason, RejectedPair
+from cc_prep.errors import FileRefused, FileTooLarge, Reason, RejectedPair
 from cc_prep.media import video
 
 SMALLEST_SIDE = 16
 MOST_PIXELS = 64_000_000
+MAX_BYTES = 2**29  # of a file: MOST_PIXELS of four 16-bit values
 # Pillow's name of what it reads, whose address is another one in each run.
 NO_FILE_NAME = re.compile(r" ?<_io\.BytesIO object at 0x\w+>")
 FRAME = "#frame="  # between a video's path and the number of a frame
@@ -62,19 +62,13 @@ def frame_of(reference: str) -> tuple[str, int]:
 def read_encoded(reference: str) -> bytes:
     """The bytes of the image file at a path or URL. Raises RejectedPair where there are none."""
     try:
-        return storage.read_bytes(reference)
+        return storage.read_bytes(reference, MAX_BYTES)
     except FileNotFoundError:
         raise RejectedPair(Reason.MISSING_IMAGE, reference) from None
+    except FileTooLarge as error:
+        raise RejectedPair(Reason.IMAGE_TOO_LARGE, error.what) from None
     except FileRefused as error:
         raise RejectedPair(Reason.UNREADABLE_IMAGE, error.what) from None
-    except (IsADirectoryError, PermissionError) as error:
-        raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{reference}: {error.strerror}") from None
-    except OSError as error:  # others are the disk's, and pass
-        if error.errno not in (errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP):
-            raise
-        raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{reference}: {error.strerror}") from None
-    except ValueError as error:  # a NUL in the name
-        raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{reference!r}: {error}") from None
 
 
 def decode(data: bytes, name: str, size: int | None = None) -> np.ndarray:

@@ -19,7 +19,7 @@ from typing import BinaryIO
 import numpy as np
 
 from cc_prep import storage
-from cc_prep.errors import Reason, RejectedPair
+from cc_prep.errors import FileRefused, Reason, RejectedPair
 from cc_prep.media import video_readers
 from cc_prep.media.video_child import COUNT, NUMBER, SHAPE
 
@@ -46,8 +46,12 @@ def _ask(path: str, index: int) -> bytearray:
     path = storage.local_path(path)
     if storage.is_remote(path):
         raise RejectedPair(Reason.UNREADABLE_VIDEO, f"{path}: videos are read from mounted paths")
-    if not storage.exists(path):
-        raise RejectedPair(Reason.MISSING_IMAGE, path)
+    try:
+        storage.open_read(path).close()  # the libraries would wait for a pipe's other end
+    except FileNotFoundError:
+        raise RejectedPair(Reason.MISSING_IMAGE, path) from None
+    except FileRefused as error:
+        raise RejectedPair(Reason.UNREADABLE_VIDEO, error.what) from None
     with _OWN.lock:
         try:
             return _OWN.started().ask(path, index)

@@ -1,8 +1,9 @@
 """The only door to files and object stores.
 
-A path is a local path or any URL that fsspec knows (`s3://bucket/folder`). A file appears under
-its name whole or not at all: locally by writing beside it and renaming, on an object store by one
-put of a finished file.
+A path is a local path or a URL of one of `object_store.SCHEMES` (`s3://bucket/folder`). Only
+regular files are read, and whole ones up to a bound: paths come from strangers' files too. A file
+appears under its name whole or not at all: locally by writing beside it and renaming, on an object
+store by one put of a finished file.
 """
 
 from __future__ import annotations
@@ -15,19 +16,29 @@ import os
 import posixpath
 import re
 import shutil
+import stat
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from cc_prep.errors import UserError
+from cc_prep.errors import FileRefused, FileTooLarge, UserError
 from cc_prep.storage import object_store
 
 TEMPORARY_SUFFIX = ".tmp"
+MAX_BYTES = 2**30  # of a file that is read whole: a table, JSON or text
 A_DAY = 86_400.0  # in s
+# What a file system says of a name or of the right to read it, with a remedy. Other errors are the
+# disk's.
+OF_NAMES = {
+    errno.EACCES: "Make it readable",
+    errno.EPERM: "Make it readable",
+    errno.ELOOP: "Remove the links that lead to each other",
+    errno.ENAMETOOLONG: "Give a shorter name",
+}
 TEMPORARY = re.compile(r"\.(.+\.)?[0-9a-f]{12}\.tmp")  # names that are given here
 
 
@@ -71,6 +82,11 @@ def local_path(path: str) -> str:
     return path[len("file://") :] if path.startswith("file://") else path
 
 
+def with_home(path: str) -> str:
+    """A path that a user gave, with a leading `~` as the folder of whoever runs this."""
+    return os.path.expanduser(path) if path == "~" or path.startswith("~/") else path
+
+
 def local_folder(path: str) -> str:
     """A folder for what is written to disks alone. Raises UserError for one of an object store."""
     if is_remote(path):
@@ -97,45 +113,59 @@ def is_folder(path: str) -> bool:
 def size(path: str) -> int:
     """Bytes of a file. Raises FileNotFoundError."""
     if not is_remote(path):
-        return os.path.getsize(local_path(path))
+        with _names_refused(path):
+            return os.path.getsize(local_path(path))
     return int(object_store.call(path, lambda fs, key: fs.info(key)["size"]))
 
 
 def list_files(folder: str, suffix: str = "") -> list[str]:
-    """Sorted names (not paths) of the files directly in `folder` that end in `suffix`."""
+    """Sorted names (not paths) of what is directly in `folder`, is no folder, and ends in `suffix`.
+
+    Also of what cannot be read, such as a link that leads nowhere: its reader says what is wrong.
+    """
     if not is_remote(folder):
-        folder = local_path(folder)
-        if not os.path.isdir(folder):
-            return []
-        return sorted(e.name for e in os.scandir(folder) if e.is_file() and e.name.endswith(suffix))
-    return sorted(name for name in _remote_sizes(folder) if name.endswith(suffix))
+        files = [entry.name for entry in _entries(folder) if not _is(entry.is_dir)]
+    else:
+        files = [_last_part(e["name"]) for e in _remote_entries(folder) if e["type"] == "file"]
+    return sorted(name for name in files if name.endswith(suffix))
 
 
 def list_folders(folder: str) -> list[str]:
     """Sorted names (not paths) of the folders directly in `folder`."""
     if not is_remote(folder):
-        folder = local_path(folder)
-        if not os.path.isdir(folder):
-            return []
-        return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+        return sorted(entry.name for entry in _entries(folder) if _is(entry.is_dir))
     entries = _remote_entries(folder)
     return sorted(_last_part(e["name"]) for e in entries if e["type"] == "directory")
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """What is in a local folder; nothing if there is no such folder."""
+    folder = local_path(folder)
+    if not os.path.isdir(folder):
+        return []
+    with _names_refused(folder):
+        return list(os.scandir(folder))
+
+
+def _is(kind: Callable[[], bool]) -> bool:
+    """Whether an entry is of a kind; not if it is a link that leads to itself."""
+    try:
+        return kind()
+    except OSError:
+        return False
 
 
 def sizes(folder: str) -> dict[str, int]:
     """Bytes of each file directly in `folder` by its name, from one listing."""
     if is_remote(folder):
-        return _remote_sizes(folder)
+        files = [entry for entry in _remote_entries(folder) if entry["type"] == "file"]
+        return {_last_part(file["name"]): int(file["size"]) for file in files}
     sizes = {}
-    for name in list_files(folder):
+    for entry in _entries(folder):
         with contextlib.suppress(FileNotFoundError):  # a temporary file that is renamed meanwhile
-            sizes[name] = os.path.getsize(join(folder, name))
+            if _is(entry.is_file):
+                sizes[entry.name] = entry.stat().st_size
     return sizes
-
-
-def _remote_sizes(folder: str) -> dict[str, int]:
-    entries = _remote_entries(folder)
-    return {_last_part(e["name"]): int(e["size"]) for e in entries if e["type"] == "file"}
 
 
 def _remote_entries(folder: str) -> list[dict[str, Any]]:
@@ -165,13 +195,47 @@ def glob(pattern: str) -> list[str]:
 
 
 def open_read(path: str) -> BinaryIO:
-    """A file for reading bytes. Raises FileNotFoundError."""
-    if not is_remote(path):
+    """A regular file for reading bytes. Raises FileNotFoundError, and FileRefused for what is no
+    regular file or may not be read."""
+    if is_remote(path):
+        return object_store.open_read(path)
+    path = local_path(path)
+    with _names_refused(path):
+        _require_regular(path, os.stat(path))  # to open some devices is to use them
+        file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115, closed by the caller
         try:
-            return open(local_path(path), "rb")
-        except NotADirectoryError as error:
-            raise FileNotFoundError(*error.args) from None
-    return object_store.open_read(path)
+            _require_regular(path, os.fstat(file.fileno()))  # it may have been replaced meanwhile
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Opens a file without waiting for a pipe's other end."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _require_regular(path: str, status: os.stat_result) -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise FileRefused(f"{path}: is a folder", "Give a file")
+    if not stat.S_ISREG(status.st_mode):
+        raise FileRefused(f"{path}: is no regular file", "Give one, not a pipe or a device")
+
+
+@contextmanager
+def _names_refused(path: str) -> Iterator[None]:
+    """Turns what a file system says of a name into FileRefused, or FileNotFoundError."""
+    try:
+        yield
+    except NotADirectoryError as error:
+        raise FileNotFoundError(*error.args) from None
+    except OSError as error:
+        if error.errno not in OF_NAMES:
+            raise
+        raise FileRefused(f"{path}: {error.strerror}", OF_NAMES[error.errno]) from None
+    except ValueError as error:  # a NUL in the name
+        raise FileRefused(f"{path!r}: {error}", "Correct the name") from None
 
 
 def sha256(path: str | os.PathLike[str]) -> str:
@@ -183,22 +247,51 @@ def sha256(path: str | os.PathLike[str]) -> str:
     return digest.hexdigest()
 
 
-def read_bytes(path: str) -> bytes:
-    """A whole file. Raises FileNotFoundError."""
+def read_bytes(path: str, max_bytes: int = MAX_BYTES) -> bytes:
+    """A whole file.
+
+    Args:
+        path: a local path or a URL.
+        max_bytes: of the file. It is checked while reading: a size may be unknown, or wrong.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        FileTooLarge: if it has more bytes.
+        FileRefused: if it is no regular file, or may not be read.
+    """
     if is_remote(path):
-        return object_store.call(path, lambda fs, key: bytes(fs.cat_file(key)))
+        return _bounded(path, object_store.read_bytes(path, max_bytes), max_bytes)
     with open_read(path) as file:
-        return file.read()
+        if os.fstat(file.fileno()).st_size > max_bytes:
+            raise _too_large(path, max_bytes)
+        return _bounded(path, file.read(max_bytes + 1), max_bytes)
 
 
-def read_many(paths: Sequence[str]) -> list[bytes | None]:
-    """Whole small files, from an object store many at a time; None for those not there."""
+def _bounded(path: str, data: bytes, max_bytes: int) -> bytes:
+    if len(data) > max_bytes:
+        raise _too_large(path, max_bytes)
+    return data
+
+
+def _too_large(path: str, max_bytes: int) -> FileTooLarge:
+    return FileTooLarge(f"{path}: has more than {max_bytes:,} bytes", "Give a smaller file")
+
+
+def read_many(paths: Sequence[str], max_bytes: int = MAX_BYTES) -> list[bytes | None]:
+    """Whole small files, from an object store many at a time; None for those not there.
+
+    Raises FileTooLarge and FileRefused, see `read_bytes`.
+    """
     if paths and is_remote(paths[0]):
-        return object_store.read_many(paths)
+        answers = object_store.read_many(paths, max_bytes)
+        return [
+            None if data is None else _bounded(path, data, max_bytes)
+            for path, data in zip(paths, answers, strict=True)
+        ]
     contents: list[bytes | None] = []
     for path in paths:
         try:
-            contents.append(read_bytes(path))
+            contents.append(read_bytes(path, max_bytes))
         except FileNotFoundError:
             contents.append(None)
     return contents
@@ -210,7 +303,8 @@ def read_range(path: str, offset: int, size: int) -> bytes:
         return object_store.read_range(path, offset, size)
     with open_read(path) as file:
         file.seek(offset)
-        return file.read(size)
+        rest = os.fstat(file.fileno()).st_size - offset  # an index may state any size
+        return file.read(min(size, max(0, rest)))
 
 
 def read_json(path: str) -> Any:

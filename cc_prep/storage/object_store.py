@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential_jitter
 
-from cc_prep.errors import UserError
+from cc_prep.errors import FileRefused, UserError
 from cc_prep.storage import store_errors
 
 TRIES = 9  # a minute of pauses: a store may be away for that long
@@ -26,7 +26,13 @@ SILENT_TRIES = 3
 S3, S3FS_TRIES, PART_TRIES = ("s3", "s3a"), 1, 5
 LARGE = 50 * 2**20  # bytes of an upload, from which on it may have parts
 READ_AHEAD = 4 * 2**20
-LARGEST_OF_MANY = 2**30  # bytes of a file that `read_many` reads
+# The stores that are asked: what a stranger's file names is handed to no other part of fsspec, of
+# which some run code (`reference`), other stores (`::` chains) or read any file (`local`).
+HTTP = ("http", "https")
+SCHEMES = (
+    *S3, *HTTP, "gs", "gcs", "az", "abfs", "abfss", "adl", "hdfs", "hf", "sftp", "ssh", "webdav",
+    "memory",  # of this process alone
+)  # fmt: skip
 
 T = TypeVar("T")
 # The kinds of stores that have answered this process, and those given up for their silence since.
@@ -40,19 +46,22 @@ def call(path: str, action: Callable[[Any, str], T], upload: int = 0) -> T:
     not open this file, StoreRefused where the store does not accept the keys or the address,
     UserError where it cannot even be asked, and StoreFailed after the last try.
     """
-    fs, key = _file_system_of(path)
-    kind = path.partition("://")[0]
-    if kind in S3:
-        fs.retries = PART_TRIES if upload >= LARGE else S3FS_TRIES
+    scheme, kind = _scheme(path), _kind(path)
+    tries_of_client = (PART_TRIES if upload >= LARGE else S3FS_TRIES) if scheme in S3 else 1
 
     def asked() -> T:
+        fs, key = _file_system_of(path)  # which connects, to some stores
+        if scheme in S3:
+            fs.retries = tries_of_client
         try:
             return action(fs, key)
         except Exception as error:
+            if scheme in HTTP:
+                raise store_errors.told_by_http(error)  # noqa: B904
             raise store_errors.told_by_get(error, fs, key)  # noqa: B904 (its cause is the answer)
 
     ask = Retrying(
-        stop=_patience(fs.retries if kind in S3 else 1, 1 if kind in _silent else SILENT_TRIES),
+        stop=_patience(tries_of_client, 1 if kind in _silent else SILENT_TRIES),
         wait=wait_exponential_jitter(initial=FIRST_PAUSE, max=LONGEST_PAUSE),
         retry=retry_if_exception(lambda error: store_errors.may_pass(error, kind in _reached)),
         reraise=True,
@@ -83,15 +92,32 @@ def _patience(tries_of_client: int, silent_tries: int) -> Callable[[RetryCallSta
     return is_over
 
 
-def read_many(paths: Sequence[str]) -> list[bytes | None]:
-    """Whole files of one store, asked for side by side; None for those that are not there."""
+def read_bytes(path: str, max_bytes: int) -> bytes:
+    """A whole file, or its first `max_bytes` + 1 bytes if it has more."""
+    return call(path, lambda fs, key: _start_of(fs, key, max_bytes + 1))
+
+
+def _start_of(fs: Any, key: str, size: int) -> bytes:
+    # A range, however long, spares s3fs from asking for the size first.
+    try:
+        return bytes(fs.cat_file(key, start=0, end=size))
+    except Exception as error:
+        if store_errors.is_of_empty_file(error):
+            return b""
+        raise
+
+
+def read_many(paths: Sequence[str], max_bytes: int) -> list[bytes | None]:
+    """Whole files of one store, asked for side by side; None for those that are not there.
+
+    Of a file with more bytes the first `max_bytes` + 1.
+    """
     if any(set(path) & set("*?[") for path in paths):  # which `cat` would take for patterns
-        return [_read_if_there(path) for path in paths]
+        return [_read_if_there(path, max_bytes) for path in paths]
 
     def read(fs: Any, _: str) -> dict[str, Any]:
         keys = [fs._strip_protocol(path) for path in paths]
-        # A range, however long, spares s3fs from asking for the size of each first.
-        answers = fs.cat(keys, on_error="return", start=0, end=LARGEST_OF_MANY)
+        answers = fs.cat(keys, on_error="return", start=0, end=max_bytes + 1)
         return {key: answers[key] for key in keys}
 
     contents: list[bytes | None] = []
@@ -101,33 +127,53 @@ def read_many(paths: Sequence[str]) -> list[bytes | None]:
         if isinstance(answer, FileNotFoundError):
             contents.append(None)
         elif isinstance(answer, Exception):  # once more, alone, with the usual patience
-            contents.append(_read_if_there(path))
+            contents.append(_read_if_there(path, max_bytes))
         else:
             contents.append(bytes(answer))
     return contents
 
 
-def _read_if_there(path: str) -> bytes | None:
+def _read_if_there(path: str, max_bytes: int) -> bytes | None:
     try:
-        return call(path, lambda fs, key: bytes(fs.cat_file(key)))
+        return read_bytes(path, max_bytes)
     except FileNotFoundError:
         return None
 
 
+def _scheme(path: str) -> str:
+    return path.partition("://")[0]
+
+
+def _kind(path: str) -> str:
+    """What answers or is silent as one: a scheme's store, or a host on the web."""
+    return "/".join(path.split("/", 3)[:3]) if _scheme(path) in HTTP else _scheme(path)
+
+
 def _file_system_of(path: str) -> tuple[Any, str]:
-    """The file system of a path, which remembers no listing: other processes write there too."""
+    """The file system of a path, which remembers no listing: other processes write there too.
+
+    Raises FileRefused for a scheme that is not one of SCHEMES. Not by `fsspec.core.url_to_fs`,
+    which also takes chains of stores.
+    """
     import fsspec
 
+    scheme = _scheme(path)
+    if scheme not in SCHEMES:
+        raise FileRefused(
+            f"{path}: {scheme}:// is no kind of store",
+            f"Give a path, or a URL of {', '.join(SCHEMES[:-1])}",
+        )
+    options: dict[str, Any] = {"use_listings_cache": False}
     try:
-        fs, key = fsspec.core.url_to_fs(path, use_listings_cache=False)
-    except ImportError as error:
-        scheme = path.partition("://")[0]
+        kind = fsspec.get_filesystem_class(scheme)
+        if scheme in HTTP:
+            from cc_prep.storage import http_client
+
+            options["get_client"] = http_client.session
+    except (ImportError, ValueError) as error:  # the second of one that fsspec does not know itself
         extra = "pip install 's3fs'" if scheme in S3 else str(error)
         raise UserError(f"{path}: what reads {scheme}:// is not installed", extra) from None
-    except ValueError as error:
-        reason = f"{path.partition('://')[0]}:// is no kind of store ({error})"
-        raise UserError(reason, "Give a path, or a URL like s3://bucket/x") from None
-    return fs, key
+    return kind(**{**kind._get_kwargs_from_urls(path), **options}), kind._strip_protocol(path)
 
 
 class _Ranges(io.RawIOBase):

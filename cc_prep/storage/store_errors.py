@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -42,6 +43,7 @@ ACCIDENTS = (
     "SlowDown",
     "XAmzContentSHA256Mismatch",
 )
+TOO_MANY_REDIRECTS = "TooManyRedirects"  # aiohttp's
 EMPTY_FILE = ("InvalidRange", "416")  # of which no range can be read
 
 NO_KEYS_REMEDY = "Give the store's keys, as its own tools want them"
@@ -55,8 +57,8 @@ def may_pass(error: BaseException, reached: bool = True) -> bool:
     return (
         isinstance(error, Exception)
         and not isinstance(error, FINAL)
-        and type(error).__name__ not in (*NO_KEYS, *NO_ADDRESS)
-        and not (isinstance(error, ValueError) and "endpoint" in str(error).lower())
+        and type(error).__name__ not in (*NO_KEYS, *NO_ADDRESS, TOO_MANY_REDIRECTS)
+        and not _is_wrong_value(error)
         and not _is_permanent(error)
         and (reached or not _is_unknown_host(error))
     )
@@ -83,10 +85,22 @@ def explained(path: str, error: Exception, tries: int, reached: bool) -> Excepti
         return FileRefused(f"{path}: {words or 'permission denied'}", FILE_REMEDY)
     if isinstance(error, FINAL):
         return error
+    status = _status(error)
+    if status and not may_pass(error):
+        answer = f"{status} {getattr(error, 'message', '')}".strip()
+        return FileRefused(
+            f"{path}: the server answers {answer}",
+            FILE_REMEDY if status in (401, 403, 407) else "Check the address",
+        )
+    if name == TOO_MANY_REDIRECTS:
+        return FileRefused(f"{path}: redirects in a circle", "Check the address")
+    if _is_wrong_value(error) and not _names_endpoint(error):
+        return FileRefused(f"{path}: {words or name}", "Correct the address")
     if may_pass(error, reached):
         how = "with" if tries == 1 else f"{tries} times, the last with"
         return StoreFailed(f"{path}: the store failed {how} {named_line(error)}")
-    return StoreRefused(f"{path}: {words or name}{f' ({code})' if code else ''}", ADDRESS_REMEDY)
+    remedy = "Correct the address" if path.startswith(("http", "hf:")) else ADDRESS_REMEDY
+    return StoreRefused(f"{path}: {words or name}{f' ({code})' if code else ''}", remedy)
 
 
 def told_by_get(error: Exception, fs: Any, key: str) -> Exception:
@@ -108,6 +122,20 @@ def told_by_get(error: Exception, fs: Any, key: str) -> Exception:
     return error
 
 
+def told_by_http(error: Exception) -> Exception:
+    """The error that fsspec's client hides where it asks for the size of a file: it takes each for
+    that of a file that is not there."""
+    hidden = error.__cause__
+    return (
+        hidden if isinstance(error, FileNotFoundError) and isinstance(hidden, Exception) else error
+    )
+
+
+def is_of_empty_file(error: Exception) -> bool:
+    """Whether it is the answer to a request for a part of an empty file."""
+    return code_of(error) in EMPTY_FILE or _status(error) == 416
+
+
 def code_of(error: BaseException) -> str:
     """S3's code of an answer, or its status if it has no body; empty for other stores."""
     return str(_response(error).get("Error", {}).get("Code", ""))
@@ -121,10 +149,25 @@ def _response(error: BaseException) -> dict[str, Any]:
     return {}
 
 
+def _status(error: BaseException) -> int:
+    """The HTTP status of an answer whose error has it, as that of aiohttp and of gcsfs; or 0."""
+    values = (getattr(error, name, 0) for name in ("status", "code"))
+    return next((value for value in values if isinstance(value, int) and value >= 400), 0)
+
+
+def _is_wrong_value(error: BaseException) -> bool:
+    """Whether it is of an address that cannot be asked, as of a port above 65535."""
+    return isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError)
+
+
+def _names_endpoint(error: BaseException) -> bool:
+    return "endpoint" in str(error).lower()
+
+
 def _is_permanent(error: Exception) -> bool:
     """Whether it is S3's answer that this request is wrong, as for a region that is another."""
     code = code_of(error)
-    status = _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    status = _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode", _status(error))
     if not status and code.isdecimal():
         status = int(code)
     if code in ACCIDENTS or "Throttl" in code or status in LATER:

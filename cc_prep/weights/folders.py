@@ -6,7 +6,6 @@ They are never fetched. A folder is known by its name and a digest of its files.
 from __future__ import annotations
 
 import hashlib
-import json
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -35,7 +34,7 @@ def locate_folder(path: str, model_type: str) -> Located:
     """
     folder = Path(path).expanduser()
     try:
-        config = json.loads((folder / CONFIG).read_text("utf-8"))
+        config = storage.read_json(str(folder / CONFIG))
         actual = config["model_type"]
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(

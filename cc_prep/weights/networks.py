@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from torch import nn
 
-from cc_prep import weights
+from cc_prep import storage, weights
 from cc_prep.errors import UserError, first_line, prefix_error_with
 from cc_prep.models.backbones import BACKBONES
 from cc_prep.models.clip4idc import CLIP4IDC
@@ -134,7 +134,7 @@ def read_config(config: str | Mapping[str, Any]) -> dict[str, Any]:
     try:
         values: Any = config
         if isinstance(config, str):
-            text = Path(config).expanduser().read_text(encoding="utf-8")
+            text = storage.read_bytes(storage.with_home(config)).decode()
             values = yaml.safe_load(text)  # JSON is YAML
         values = json.loads(json.dumps(values))
     except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import click
 from rich.console import Console
 from rich.progress import track
 
@@ -22,6 +21,7 @@ from cc_prep import __version__, settings, storage
 from cc_prep.console import on_stderr
 from cc_prep.errors import UserError
 from cc_prep.formats.provenance import differences
+from cc_prep.terminal import echo
 from cc_train.baselines import local, prompts, server
 from cc_train.baselines.answers import LENGTH, Answer, Answers
 from cc_train.baselines.asking import Answered, Asking
@@ -93,8 +93,8 @@ def baseline(options: Options) -> None:
     scores = evaluation.evaluate(items, captions, protocol=options.protocol, subset=subset)
     evaluation.write(out, scores, items, captions)
     figures = scores.to_json()
-    click.echo(json.dumps(figures, indent=2) if options.as_json else evaluation.table(scores))
-    click.echo(f"files: {out}", err=True)
+    echo(json.dumps(figures, indent=2) if options.as_json else evaluation.table(scores))
+    echo(f"files: {out}", err=True)
 
 
 def _answers(

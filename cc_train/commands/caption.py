@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 from cc_prep.console import on_stderr
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import coco as reference_files
 from cc_prep.media.images import ENDINGS
+from cc_prep.terminal import echo
 from cc_train import loading
 from cc_train.captioner import Caption, CaptionModel
 from cc_train.data import shard_index
@@ -60,7 +59,7 @@ def caption(options: Options) -> None:
         one = Captioner.from_pretrained(run, device=options.device)(*images, beams=beams)
         if options.mask is not None or options.overlay is not None:
             overlays.write(one, images, options.mask, options.overlay)
-        click.echo(_line(*images, one, as_json, many=False))
+        echo(_line(*images, one, as_json, many=False))
 
 
 def _check(options: Options, images: tuple[str, str] | None) -> None:
@@ -95,13 +94,13 @@ def _caption_listed(
         outcomes = captioner.caption_each(part, beams=beams)
         for number, (pair, one) in enumerate(zip(part, outcomes, strict=True), first + 1):
             if isinstance(one, Caption):
-                click.echo(_line(*pair, one, as_json, many=True))
+                echo(_line(*pair, one, as_json, many=True))
                 continue
             failed += 1
-            click.echo(f"pair {number}: {one}", err=True)
+            echo(f"pair {number}: {one}", err=True)
             if as_json:
                 row = {"before": pair[0], "after": pair[1], "error": str(one)}
-                click.echo(json.dumps(row, ensure_ascii=False))
+                echo(json.dumps(row, ensure_ascii=False))
     if failed:
         raise JobFailed(f"{failed} of {len(listed)} pairs have no caption")
 
@@ -137,11 +136,11 @@ def _caption_samples(
             entry = by_key[sample.key]
             names = reference_files.own_names(entry.image_id or entry.key, entry.meta())
             row = {"key": sample.key, **names, **_row(one), "references": references}
-            click.echo(json.dumps(row, ensure_ascii=False))
+            echo(json.dumps(row, ensure_ascii=False))
             continue
-        click.echo(f"{sample.key}: {_text(one)}")
+        echo(f"{sample.key}: {_text(one)}")
         for reference in references:
-            click.echo(f"    reference: {reference}")
+            echo(f"    reference: {reference}")
 
 
 def _line(before: str, after: str, caption: Caption, as_json: bool, many: bool) -> str:

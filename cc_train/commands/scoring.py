@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import click
-
 from cc_prep import storage
 from cc_prep.console import on_stderr
 from cc_prep.errors import UserError
+from cc_prep.terminal import echo
 from cc_prep.words import counted
 from cc_train import loading
 from cc_train.evaluation import evaluation, score_captioner, shard_items, signature
@@ -133,12 +132,12 @@ def score_masks(predictions: str, references: str, output: Output, *, classes: i
     figures = mask_files.score(predictions, references, classes).to_json()
     if path is not None:
         storage.write_json(path, {"masks": figures})
-    click.echo(json.dumps(figures, indent=2) if output.as_json else segmentation.table(figures))
+    echo(json.dumps(figures, indent=2) if output.as_json else segmentation.table(figures))
 
 
 def _print(scores: Evaluation, path: Path, as_json: bool) -> None:
-    click.echo(json.dumps(scores.to_json(), indent=2) if as_json else evaluation.table(scores))
-    click.echo(f"files: {path}", err=True)
+    echo(json.dumps(scores.to_json(), indent=2) if as_json else evaluation.table(scores))
+    echo(f"files: {path}", err=True)
 
 
 def _with_types(items: Sequence[Item], path: str) -> list[Item]:
@@ -146,17 +145,17 @@ def _with_types(items: Sequence[Item], path: str) -> list[Item]:
     typed = coco.with_types(items, path)
     without = sum(item.groups == (coco.CHANGE,) for item in typed)
     if without:
-        click.echo(f"{path}: no type of {without} changed pairs", err=True)
+        echo(f"{path}: no type of {without} changed pairs", err=True)
     return typed
 
 
 def _say_left_out(pairs: int, predictions: int) -> None:
     """pairs: how many have no prediction. predictions: how many are of pairs without captions."""
     if pairs:
-        click.echo(f"left out: {counted(pairs, 'pair')} without a prediction", err=True)
+        echo(f"left out: {counted(pairs, 'pair')} without a prediction", err=True)
     if predictions:
         count = counted(predictions, "prediction")
-        click.echo(f"left out: {count} of pairs without captions", err=True)
+        echo(f"left out: {count} of pairs without captions", err=True)
 
 
 def _holds_masks_alone(path: str) -> bool:

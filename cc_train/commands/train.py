@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import click
 from rich.console import Console
 
 from cc_prep import weights
 from cc_prep.console import on_stderr
 from cc_prep.errors import UserError
+from cc_prep.terminal import echo
 from cc_train import configs, start, systems
 from cc_train.sharing import hub
 from cc_train.systems import System
@@ -36,7 +36,7 @@ def train(
     request = Request(shards, valid, Path(run), start_from, resume, console, init_name=init)
     figures = start.train(system.name, settings, request)
     if not console.quiet:  # another rank says it
-        click.echo(f"{run}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+        echo(f"{run}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
 
 
 def dry_run(
@@ -44,7 +44,7 @@ def dry_run(
 ) -> None:
     """Prints what a training would take. Raises UserError."""
     settings = _settings(system, config, steps, overrides, on_stderr())
-    click.echo(systems.dry_run(system.name, settings), nl=False)
+    echo(systems.dry_run(system.name, settings), nl=False)
 
 
 def _start(init: str) -> Path:

@@ -11,6 +11,7 @@ import PIL.Image
 
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.media import images, video
+from cc_prep.redaction import without_credentials
 
 Image: TypeAlias = "str | os.PathLike[str] | np.ndarray | PIL.Image.Image"
 """A path or URL, `video.mp4#frame=12`, uint8 [H, W, 3] RGB or [H, W] grey, or a PIL image."""
@@ -73,6 +74,7 @@ def _pixels(image: Any, name: str) -> np.ndarray:
         return images.from_array(image, name)
     except RejectedPair as error:
         reason = error.reason.value
+        name = without_credentials(name)  # as the error has it
         detail = error.detail.removeprefix(name).removeprefix(": ")
         what = f"{name}: {reason} ({detail})" if detail else f"{name}: {reason}"
         is_file = isinstance(image, str | os.PathLike)

@@ -38,7 +38,7 @@ def read_pairs(path: Path) -> Iterator[tuple[str, str]]:
         if path.suffix == ".jsonl":
             rows: list[Any] = storage.read_json_lines(str(path))
         else:
-            rows = table.csv_rows(path.read_text(encoding="utf-8-sig"))
+            rows = table.csv_rows(storage.read_bytes(str(path)).decode("utf-8-sig"))
     except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"{path}: {error}", LISTS) from None
     if not rows:

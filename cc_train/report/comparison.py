@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
 from cc_prep import storage
+from cc_prep.console import on_stdout
 from cc_prep.errors import UserError
 from cc_prep.inspect import pages
+from cc_prep.terminal import echo
 from cc_train.evaluation.comparing import published_rows, scored_rows, several_runs, side_by_side
 from cc_train.evaluation.comparing.side_by_side import Interval, Table
 from cc_train.report.latex import render
@@ -45,14 +46,14 @@ def compare(
         names = " and ".join(row.name for row in ours) or f"published figures of {dataset}"
         title = names if len(ours) < 4 else f"{len(ours)} systems"
         write(out, title, tables, gains, notes)
-        click.echo(out, err=True)
+        echo(out, err=True)
     if as_json:
-        click.echo(json.dumps(side_by_side.to_json(tables, gains, notes), ensure_ascii=False))
+        echo(json.dumps(side_by_side.to_json(tables, gains, notes), ensure_ascii=False))
     elif latex:
-        click.echo(render(tables, notes))
+        echo(render(tables, notes))
     else:
-        console = Console()
-        wide = console if console.is_terminal else Console(width=PIPE_WIDTH)
+        console = on_stdout()
+        wide = console if console.is_terminal else on_stdout(PIPE_WIDTH)
         show(wide, tables, gains, notes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from cc_prep.terminal import echo
 from cc_train.options import SHARDS, shards_option
 
 
@@ -70,6 +71,6 @@ def export(
         raise UserError("--private without --push", "Give --push OWNER/NAME too")
     files = export_run(run, Path(out), Details(shards, calibrate, licence, data, by_name))
     for file in files:
-        click.echo(file)
+        echo(file)
     if repo_id is not None:
-        click.echo(hub.upload(Path(out), repo_id, private=private))
+        echo(hub.upload(Path(out), repo_id, private=private))

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from cc_prep.errors import JobFailed, UserError
+from cc_prep.terminal import echo
 from cc_prep.words import counted
 from pipelines.cli.options import dataset_options, json_option, splits_option
 from pipelines.cli.printing import print_tree, progress_bar
@@ -86,20 +87,20 @@ def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> No
     rendered: Iterable[int] = dataset.make(out_dir, scenes, dataset.Settings(**settings), workers)
     moved = dataset.redealt(out_dir, scenes, settings["seed"])  # before the first is rendered
     if moved:
-        click.echo(
+        echo(
             f"{out_dir}: in another split than before, since --scenes is larger: "
             f"{counted(moved, 'scene')}. Do not test there what was trained on it before",
             err=True,
         )
     if (paths := light_paths(settings["samples"])) != settings["samples"]:
-        click.echo(f"--samples {settings['samples']}: rounded up to {paths}", err=True)
+        echo(f"--samples {settings['samples']}: rounded up to {paths}", err=True)
     # Without a terminal rich would print one line at the end and nothing before it.
     if console.is_terminal:
         rendered = track(rendered, "rendering", scenes, console=console, transient=True)
     for count, _ in enumerate(rendered, 1):
         if not console.is_terminal and count % 25 == 0:
             console.print(f"{count}/{scenes} scenes")
-    click.echo(f"{counted(scenes, 'scene')}, {2 * scenes:,} pairs in {out_dir}")
+    echo(f"{counted(scenes, 'scene')}, {2 * scenes:,} pairs in {out_dir}")
 
 
 @click.command()
@@ -114,7 +115,7 @@ def videos(out_dir: str) -> None:
     from cc_prep.datasets import sample_videos
 
     for path in sample_videos.fetch(out_dir):
-        click.echo(path)
+        echo(path)
 
 
 @click.command()
@@ -155,16 +156,16 @@ def init(name: str, root: str, out: str | None, like: str | None) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     storage.write_bytes(str(target), layout.text.encode())
     counts = ", ".join(f"{split} {count:,}" for split, count in layout.pairs.items())
-    click.echo(f"{target}: {layout.settings.layout}, pairs: {counts}")
+    echo(f"{target}: {layout.settings.layout}, pairs: {counts}")
     for fault in layout.faults[: detect_layout.MOST_LISTED]:
-        click.echo(f"fault: {fault}")
+        echo(f"fault: {fault}")
     more = len(layout.faults) - detect_layout.MOST_LISTED
     if more > 0:
-        click.echo(f"and {counted(more, 'more fault')}")
+        echo(f"and {counted(more, 'more fault')}")
     dataset = name if out is None else out
     if layout.settings.layout in ("table", "folders") and len(layout.pairs) == 1:
-        click.echo(f"There is one split. To divide it: cc-prep split {dataset}")
-    click.echo(f"Next: cc-prep inspect {dataset}")
+        echo(f"There is one split. To divide it: cc-prep split {dataset}")
+    echo(f"Next: cc-prep inspect {dataset}")
 
 
 @click.command()
@@ -232,16 +233,16 @@ def inspect(
         if settings.exclude is not None:  # what is left out already was not looked at
             listed += exclusions.read(settings.exclude)
         count = exclusions.write(exclusion_file, listed)
-        click.echo(f"{exclusion_file}: {counted(count, 'pair')}", err=True)
+        echo(f"{exclusion_file}: {counted(count, 'pair')}", err=True)
     if as_json:
-        click.echo(json.dumps(figures, ensure_ascii=False))
+        echo(json.dumps(figures, ensure_ascii=False))
     else:
         listed_below = ("dataset", "notes", "faults")
         print_tree({k.replace("_", " "): v for k, v in figures.items() if k not in listed_below})
         for note in result.notes:
-            click.echo(f"note: {note}")
+            echo(f"note: {note}")
         for fault in result.faults:
-            click.echo(f"fault: {fault}")
+            echo(f"fault: {fault}")
     if result.faults:
         raise JobFailed(f"{dataset}: {counted(len(result.faults), 'fault')}")
 
@@ -278,4 +279,4 @@ def references(
         raise UserError(f"{dataset}: no captions in it", "Give a split that has some")
     storage.write_json(storage.named(out), file)
     pairs_written = counted(len(file["images"]), "pair")
-    click.echo(f"{out}: {pairs_written}, {counted(len(file['annotations']), 'caption')}")
+    echo(f"{out}: {pairs_written}, {counted(len(file['annotations']), 'caption')}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cc_prep.errors import JobFailed
+from cc_prep.terminal import echo
 from cc_prep.words import counted
 from pipelines.cli.options import dataset_options, job_options, job_options_without_networks
 from pipelines.cli.printing import damage_is_a_user_error, print_tree, progress_bar
@@ -169,7 +170,7 @@ def export_procap(path: str, target: str) -> None:
     with damage_is_a_user_error(path), progress_bar("exporting") as progress:
         count = procap.export(path, target, progress)
     sequences = counted(count["sequences"], "sequence")
-    click.echo(f"{sequences} and {counted(count['scores'], 'score')} in {target}")
+    echo(f"{sequences} and {counted(count['scores'], 'score')} in {target}")
 
 
 @export_group.command("scorer")
@@ -196,7 +197,7 @@ def export_scorer(path: str, target: str, without_end: bool) -> None:
         finished_shards(folder, training_shards.FORMAT, "build")
         count = scorer.export_folder(folder, target, not without_end, progress)
     images = counted(count["images"], "image")
-    click.echo(f"{images} of {counted(count['pairs'], 'pair')} in {target}")
+    echo(f"{images} of {counted(count['pairs'], 'pair')} in {target}")
 
 
 def _run(options: dict[str, Any], step: Callable[[Request], Summary | None]) -> None:
@@ -237,7 +238,7 @@ def _first_rejects(folder: str) -> str:
 
 def _print_summary(summary: Summary, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(asdict(summary)))
+        echo(json.dumps(asdict(summary)))
         return
     from pipelines.progress import amount
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cc_prep.errors import JobFailed, UserError
+from cc_prep.terminal import echo
 from cc_prep.words import counted
 from pipelines.cli.options import json_option
 from pipelines.cli.printing import damage_is_a_user_error, print_tree, progress_bar
@@ -35,12 +36,12 @@ def verify(path: str, as_json: bool) -> None:
     every_fault = [fault for of_folder in faults.values() for fault in of_folder]
     if as_json:
         folders = ", ".join(faults)
-        click.echo(json.dumps({"folder": folders, "faults": every_fault}, ensure_ascii=False))
+        echo(json.dumps({"folder": folders, "faults": every_fault}, ensure_ascii=False))
     else:
         for folder, of_folder in faults.items():
-            click.echo("\n".join(of_folder) if of_folder else f"{folder}: OK")
+            echo("\n".join(of_folder) if of_folder else f"{folder}: OK")
             for note in verification.notes(folder):
-                click.echo(note)
+                echo(note)
     if every_fault:
         raise JobFailed(f"{path}: {counted(len(every_fault), 'fault')}")
 
@@ -97,7 +98,7 @@ def stats(path: str, fidelity: bool, inception: str | None, as_json: bool) -> No
             with progress_bar("measuring fidelity") as progress:
                 figures["fidelity"] = measures.figures(path, folders, inception, progress)
     if as_json:
-        click.echo(json.dumps(figures, ensure_ascii=False))
+        echo(json.dumps(figures, ensure_ascii=False))
     else:
         print_tree(figures)
 
@@ -130,7 +131,7 @@ def report(path: str, target: str | None, samples: int) -> None:
     target = target or storage.join(path, "report.html")
     with damage_is_a_user_error(path), progress_bar("drawing") as progress:
         count = page.write(path, target, samples, progress)
-    click.echo(f"{counted(count, 'sequence')} shown in {target}")
+    echo(f"{counted(count, 'sequence')} shown in {target}")
 
 
 @click.command()
@@ -153,7 +154,7 @@ def card(path: str, licence: str | None) -> None:
 
     folder = verification.find_one(path, training_shards.FORMAT)
     finished_shards(folder, training_shards.FORMAT, "build")
-    click.echo(dataset_card.write(path, licence))
+    echo(dataset_card.write(path, licence))
 
 
 @click.command()
@@ -208,11 +209,11 @@ def _print_status(folder: str, as_json: bool) -> None:
     }
     if as_json:
         figures |= {"done": sorted(done), "begun": sorted(begun), "missing": missing}
-        click.echo(json.dumps(figures))
+        echo(json.dumps(figures))
         return
     print_tree(figures)
     if missing and len(missing) < len(plan):
-        click.echo("missing: " + ", ".join(missing[:8]) + (" …" if len(missing) > 8 else ""))
+        echo("missing: " + ", ".join(missing[:8]) + (" …" if len(missing) > 8 else ""))
 
 
 def _whole(folder: str, plan: dict[str, int], begun: set[str]) -> dict[str, Done]:

@@ -9,11 +9,22 @@ import click
 from cc_prep import __version__
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.tar import DamagedShard
+from cc_prep.terminal import echo, with_homes
 from pipelines.cli import data, jobs, look, splits, weights
 from pipelines.state.interrupts import interruptible
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """The commands below."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(context, with_homes(args))
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="cc-prep")
 def cli() -> None:
     """Prepares change-captioning data: image pairs → sequences → scores → training shards.
@@ -42,14 +53,14 @@ def main() -> None:
         with interruptible():
             cli()
     except UserError as error:
-        click.echo(f"cc-prep: {error}", err=True)
+        echo(f"cc-prep: {error}", err=True)
         sys.exit(2)
     except DamagedShard as error:  # of an earlier job
-        click.echo(f"cc-prep: {error}. Look closer with: cc-prep verify", err=True)
+        echo(f"cc-prep: {error}. Look closer with: cc-prep verify", err=True)
         sys.exit(2)
     except JobFailed as error:
-        click.echo(f"cc-prep: {error}", err=True)
+        echo(f"cc-prep: {error}", err=True)
         sys.exit(1)
     except OSError as error:  # a file or a disk that no command can say more about
-        click.echo(f"cc-prep: {error}", err=True)
+        echo(f"cc-prep: {error}", err=True)
         sys.exit(1)

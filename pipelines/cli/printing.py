@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import click
-
 from cc_prep.errors import UserError
 from cc_prep.progress import Progress
+from cc_prep.terminal import echo
 
 
 @contextmanager
@@ -44,7 +43,7 @@ def print_tree(figures: dict[str, Any]) -> None:
             value = ", ".join(_words(k, v) for k, v in value.items())
         elif isinstance(value, int):
             value = f"{value:,}"
-        click.echo(f"{name:{width}}  {value if value != '' else '–'}")
+        echo(f"{name:{width}}  {value if value != '' else '–'}")
 
 
 def _words(name: str, value: Any) -> str:

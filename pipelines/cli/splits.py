@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cc_prep.errors import JobFailed, UserError
+from cc_prep.terminal import echo
 from pipelines.cli.options import dataset_options
 from pipelines.cli.printing import print_tree, progress_bar
 
@@ -105,17 +106,17 @@ def split(
     _check_no_other(target, result.splits)
     storage.write_json(target, {"about": description, "splits": result.splits})
     print_tree({name: value for name, value in description.items() if value is not None})
-    click.echo(f"{target}; set in the manifest, in place of its own splits:")
+    echo(f"{target}; set in the manifest, in place of its own splits:")
     with_pairs = [detect_layout.quoted(name) for name, ids in result.splits.items() if ids]
-    click.echo(f"  split_file: {out}\n  splits: [{', '.join(with_pairs)}]")
+    echo(f"  split_file: {out}\n  splits: [{', '.join(with_pairs)}]")
     empty = [name for name, ids in result.splits.items() if not ids]
     if empty:
-        click.echo(
+        echo(
             f"note: no pairs for {', '.join(empty)}: {result.about['clusters']} clusters are too "
             f"few for its share. Remove {target}, and give --shares with a larger one"
         )
     for fault in result.faults:
-        click.echo(f"fault: {fault}")
+        echo(f"fault: {fault}")
     if result.faults:
         raise JobFailed(f"{dataset}: {len(result.faults)} images were not compared")
 

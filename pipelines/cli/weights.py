@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from cc_prep.terminal import echo
+
 
 @click.group(invoke_without_command=True)
 @click.pass_context
@@ -29,9 +31,9 @@ def _print_list() -> None:
         presence = "here" if cached_path(name).exists() else "not fetched"
         source = f"from the wheel {REGISTRY[name].requirement}" if name in REGISTRY else "shipped"
         size = f"{file.bytes / 1e6:.0f} MB"
-        click.echo(f"{name}  {file.about}; {size}, {file.licence}, {source}; {presence}")
-        click.echo(f"    SHA-256 {file.sha256}")
-        click.echo(f"    {cached_path(name)}")
+        echo(f"{name}  {file.about}; {size}, {file.licence}, {source}; {presence}")
+        echo(f"    SHA-256 {file.sha256}")
+        echo(f"    {cached_path(name)}")
 
 
 @weights.command()
@@ -46,7 +48,7 @@ def fetch(name: str) -> None:
     from cc_prep import weights as library
 
     file = library.fetch(name)
-    click.echo(f"{file.path}  {file.sha256}")
+    echo(f"{file.path}  {file.sha256}")
 
 
 @weights.command()
@@ -61,4 +63,4 @@ def verify(name: str) -> None:
     from cc_prep import weights as library
 
     file = library.verify(name)
-    click.echo(f"{file.path}: OK")
+    echo(f"{file.path}: OK")

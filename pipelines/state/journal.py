@@ -9,6 +9,7 @@ from typing import Any
 
 from cc_prep import storage
 from cc_prep.formats.rejects import Reject
+from cc_prep.redaction import without_credentials
 from pipelines.state import FOLDER
 
 
@@ -129,7 +130,8 @@ class State:
 
     def write_failure(self, key: str, trace: str) -> None:
         """Writes the whole traceback of a `failed` pair; its reject has only the last line."""
-        storage.write_bytes(self.path(f"failures/{key}.txt"), trace.encode("utf-8", "replace"))
+        text = without_credentials(trace).encode("utf-8", "replace")
+        storage.write_bytes(self.path(f"failures/{key}.txt"), text)
 
     def write_run(self, run: str) -> None:
         """Writes the file by which workers know that they see this folder; removes older ones."""

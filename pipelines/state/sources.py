@@ -27,6 +27,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats import provenance
 from cc_prep.formats.base import split_of
 from cc_prep.manifest import IMPORTED, Manifest
+from cc_prep.redaction import without_credentials
 from pipelines.plan import ShardPlan, plan
 
 KEY = "data"
@@ -37,11 +38,16 @@ SECTIONS = ("captions", "masks")  # of the manifest: the pairs have what they sa
 def of_pairs(manifest: Manifest, shards: Iterable[ShardPlan]) -> dict[str, Any]:
     """The entry of a job that reads pairs."""
     return {
-        "roots": [storage.absolute(manifest.root)],
+        "roots": [_root(manifest)],
         "pairs": {shard.split: shard.available for shard in shards},
         "splits": list(manifest.splits),
         "settings": settings(manifest),
     }
+
+
+def _root(manifest: Manifest) -> str:
+    """The root as it is recorded, without the keys or the password in a URL."""
+    return without_credentials(storage.absolute(manifest.root))
 
 
 def of_stored(manifest: Manifest, folder: str) -> dict[str, Any]:
@@ -214,7 +220,7 @@ def note_changed(manifest: Manifest, folder: str, splits: Sequence[str], console
     """
     record = provenance.read(folder) or {}
     recorded = recorded_in(record)
-    if storage.absolute(manifest.root) not in recorded.get("roots", []):
+    if _root(manifest) not in recorded.get("roots", []):
         return
     if sum(recorded.get("pairs", {}).get(split, 0) for split in splits) > MOST_COMPARED:
         return

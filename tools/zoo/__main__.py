@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from cc_prep.errors import UserError
+from cc_prep.terminal import echo
 from tools.zoo import page, rows
 
 
@@ -62,7 +63,7 @@ def zoo_add(**options: Any) -> None:
       python -m tools.zoo add out/spot/stage2/evaluation --run out/spot/stage2 --name procap-spot \\
           --system ProCap --dataset spot --command 'make zoo-row DATASET=spot SYSTEM=procap'
     """
-    click.echo(page.add(**options))
+    echo(page.add(**options))
 
 
 @zoo.command("check")
@@ -80,7 +81,7 @@ def zoo_check(name: str, captions: str, references: str | None, folder: str) -> 
     path = None if references is None else Path(references)
     figures = rows.check(Path(folder), name, Path(captions), path)
     listed = ", ".join(f"{measure} {figure:.2f}" for measure, figure in figures.items())
-    click.echo(f"{name}: {listed}, as in the zoo")
+    echo(f"{name}: {listed}, as in the zoo")
 
 
 @zoo.command("page")
@@ -94,7 +95,7 @@ def zoo_page(out: str, folder: str) -> None:
       python -m tools.zoo page --out docs/zoo.md
     """
     page.write(Path(folder), out)
-    click.echo(out)
+    echo(out)
 
 
 def main() -> None:
@@ -106,7 +107,7 @@ def main() -> None:
 
 
 def _refused(error: UserError) -> int:
-    click.echo(f"zoo: {error}", err=True)
+    echo(f"zoo: {error}", err=True)
     return 2
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from cc_prep.terminal import echo
 from cc_train.options import run_folder_option
 
 
@@ -44,6 +45,6 @@ def import_procap(**options: Any) -> None:
 
     run = Path(options.pop("run"))
     for line in import_checkpoint.make_run(run=run, **options):
-        click.echo(line)
+        echo(line)
     if (run / VOCABULARY).exists():
-        click.echo(f"Try: cc-train caption {run} before.png after.png")
+        echo(f"Try: cc-train caption {run} before.png after.png")

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from cc_prep.terminal import echo
 from cc_train.options import run_folder_option
 
 
@@ -45,5 +46,5 @@ def import_scorer(**options: Any) -> None:
 
     run = Path(options.pop("run"))
     for line in import_checkpoint.make_run(run=run, **options):
-        click.echo(line)
-    click.echo(f"Try: cc-train evaluate {run} --shards 'out/clevr/shards/test-*.tar'")
+        echo(line)
+    echo(f"Try: cc-train evaluate {run} --shards 'out/clevr/shards/test-*.tar'")

@@ -147,3 +147,16 @@ def test_cells_that_are_never_joined() -> None:
     with pytest.raises(UserError, match="cell is larger than eps"):
         manifest.load("own", ["changes.eps=1"])
     assert manifest.load("own", ["changes.cell=3"]).changes.cell == 3
+
+
+def test_a_tilde_in_a_manifest_is_the_users_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: "no folder ~/data" for a folder that is there."""
+    monkeypatch.setenv("HOME", "/home/me")
+    text = "layout: table\nroot: ~/data\nsplit_file: ~/s.json\ntable: {file: ~/p.csv}\n"
+    loaded = manifest.build(text, "mine.yaml", ["features.folder=~/f"])
+    assert loaded.root == "/home/me/data"
+    assert (loaded.split_file, loaded.table.file) == ("/home/me/s.json", "/home/me/p.csv")
+    assert loaded.features.folder == "/home/me/f"
+    assert manifest.build("layout: table\nroot: data~\n", "mine.yaml").root == "data~"

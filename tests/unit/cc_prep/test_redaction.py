@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cc_prep.redaction import values_without_folders, without_folders
+from cc_prep.errors import Reason, RejectedPair, UserError
+from cc_prep.redaction import values_without_folders, without_credentials, without_folders
 
 
 @pytest.mark.parametrize(
@@ -55,3 +56,53 @@ def test_folders_of_this_machine_go_even_before_a_blank(folder: Path) -> None:
 def test_values_of_any_depth() -> None:
     value = {"/key": ["/a/b.tar", {"c": ("~/d.pt", 3, None, True)}]}
     assert values_without_folders(value) == {"/key": ["b.tar", {"c": ["d.pt", 3, None, True]}]}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("http://bob:s3cret@127.0.0.1:80/d1: no folder", "http://127.0.0.1:80/d1: no folder"),
+        ("root: https://token@host/d, x@y", "root: https://host/d, x@y"),
+        ("s3://KEY:se/cr+et@bucket/out", "s3://bucket/out"),
+        ("sftp://bob:p@ss@host/d", "sftp://host/d"),
+        ("https://h/x?sig=a:b: no folder", "https://h/x?sig=***: no folder"),
+        (
+            "https://b.s3.amazonaws.com/k.png?X-Amz-Date=1&X-Amz-Signature=ab12&x=1 failed",
+            "https://b.s3.amazonaws.com/k.png?X-Amz-Date=1&X-Amz-Signature=***&x=1 failed",
+        ),
+        (
+            '{"a": "https://h/x?sv=1&sig=a%2Bb", "b": "https://h/y?access_token=t#f"}',
+            '{"a": "https://h/x?sv=1&sig=***", "b": "https://h/y?access_token=***#f"}',
+        ),
+        (
+            "?AWSAccessKeyId=A&Signature=B of https://h/?AWSAccessKeyId=A&Signature=B",
+            "?AWSAccessKeyId=***&Signature=*** of https://h/?AWSAccessKeyId=***&Signature=***",
+        ),
+    ],
+)
+def test_credentials_are_taken_out(text: str, kept: str) -> None:
+    """Keeps away: a password in provenance.json, which is published with the shards."""
+    assert without_credentials(text) == kept
+    assert without_credentials(kept) == kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "abfs://container@account.dfs.core.windows.net/x",
+        "sftp://bob@host/x",
+        "http://host:8080/a@b.png",
+        "http://[::1]:80/a@b.png",
+        "s3://bucket/a@b/c:d.png?versionId=12",
+        "memory://a/b::c@d",
+        "/data/a?key=1",
+    ],
+)
+def test_what_is_no_credential_stays(text: str) -> None:
+    assert without_credentials(text) == text
+
+
+def test_errors_hold_no_credentials() -> None:
+    address = "http://bob:s3cret@host/a.png"
+    for error in (UserError(address, address), RejectedPair(Reason.FAILED, address)):
+        assert "s3cret" not in f"{error} {error.args} {error!r}"

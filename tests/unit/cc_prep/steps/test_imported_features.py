@@ -119,7 +119,7 @@ def test_a_missing_file_is_named(folder: Path) -> None:
 def test_a_file_that_the_keys_do_not_open_is_a_reject(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: a job that ends at a missing file, for which S3 answers so to some keys."""
 
-    def refused(fs: object, key: str) -> bytes:
+    def refused(fs: object, key: str, **_: int) -> bytes:
         raise PermissionError("Forbidden")
 
     monkeypatch.setattr(MemoryFileSystem, "cat_file", refused)

@@ -228,7 +228,7 @@ def test_an_image_that_may_not_be_read_is_named(monkeypatch: pytest.MonkeyPatch)
 
     def refuse(code: str) -> None:
         request = Failing(denied(code, "No"), 9)
-        monkeypatch.setattr(MemoryFileSystem, "cat_file", lambda fs, key: request(fs, key))
+        monkeypatch.setattr(MemoryFileSystem, "cat_file", lambda fs, key, **_: request(fs, key))
 
     refuse("AccessDenied")
     with pytest.raises(RejectedPair, match=f"^unreadable image: {PATH}: No$"):

@@ -218,6 +218,17 @@ def test_pairs_that_came_later_are_named(job: Job, tmp_path: Path) -> None:
     assert "now has 6 pairs of train, and had 5" in text
 
 
+def test_a_root_is_recorded_without_its_password(root: Path, tmp_path: Path) -> None:
+    """Keeps away: a password in provenance.json, which is published; "images are read from" another
+    place once the password changed."""
+    settings = manifest.load(
+        str(tmp_path / "mine.yaml"), ["split_file=null"], "https://me:s3cret@host/data?sig=1"
+    )
+    again = settings.model_copy(update={"root": "https://me:other@host/data?sig=2"})
+    recorded = [sources.of_pairs(one, [])["roots"] for one in (settings, again)]
+    assert recorded == [["https://host/data?sig=***"]] * 2
+
+
 @pytest.mark.parametrize("damaged", [{"splits": 5}, {"roots": 5}, [1], {"pairs": {"train": "3"}}])
 def test_a_damaged_section_is_one_line(damaged: object) -> None:
     """Keeps away: a traceback of a provenance that somebody edited."""

@@ -1,0 +1,38 @@
+"""What both command lines do alike: how they print a text, and what `~` means in an argument."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+
+from cc_prep import storage
+from cc_prep.redaction import without_credentials
+
+# What a terminal obeys, or shows in another order than it is written: control characters but tab
+# and newline, and Unicode's changes of direction. Lone surrogates are of names that are no UTF-8.
+_NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_HOME = re.compile(r"(^|[=,])(~)(?=/)|^(~)$")
+
+
+def printable(text: str) -> str:
+    """A text as it may be shown: without credentials, and with what a terminal obeys escaped.
+
+    The escapes are those of JSON (`\\u001b`), so that JSON stays JSON.
+    """
+    escaped = _NOT_SHOWN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return without_credentials(escaped)
+
+
+def echo(text: object = "", err: bool = False) -> None:
+    """Prints a text and a newline; every command prints by this. err: to standard error."""
+    file = sys.stderr if err else sys.stdout
+    file.write(f"{printable(str(text))}\n")
+    file.flush()
+
+
+def with_homes(arguments: Iterable[str]) -> list[str]:
+    """A command's arguments with `~` as the user's folder, also where a shell leaves it: in quotes,
+    and behind `=` and commas."""
+    home = storage.with_home("~")
+    return [_HOME.sub(lambda match: f"{match[1] or ''}{home}", one) for one in arguments]
