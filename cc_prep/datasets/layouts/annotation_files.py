@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cc_prep import storage
+from cc_prep.datasets.layouts.file_names import canonical, told_apart
 from cc_prep.errors import UserError
 from cc_prep.media.images import ENDINGS, PREFERRED
 
@@ -80,7 +81,7 @@ def visible(names: Iterable[str]) -> list[str]:
 
 
 def by_stem(files: Iterable[str]) -> dict[str, str]:
-    """The images among some files of a folder by the name without its ending.
+    """The images among some files of a folder by the name without its ending, in canonical form.
 
     Of several images of one name it is one of a preferred format. Hidden files are none of them.
     """
@@ -104,13 +105,12 @@ def image_faults(root: str, folder: str) -> list[str]:
         f"{folder}/{name} has no ending of an image"
         for name in files
         if not is_image(name)
-        and not any(name[:i] in images for i, letter in enumerate(name) if letter == ".")
+        and not any(canonical(name[:i]) in images for i, dot in enumerate(name) if dot == ".")
     ]
-    problems += [
-        f"{folder}/{name} is left out: {images[_stem(name)]} has the same name"
-        for name in sorted(filter(is_image, files), key=_rank)
-        if images[_stem(name)] != name
-    ]
+    for name in sorted(filter(is_image, files), key=_rank):
+        if images[_stem(name)] != name:
+            left_out, taken = told_apart(name, images[_stem(name)])
+            problems.append(f"{folder}/{left_out} is left out: {taken} has the same name")
     return problems + inner_folders(root, folder)
 
 
@@ -121,7 +121,7 @@ def inner_folders(root: str, folder: str) -> list[str]:
 
 
 def _stem(name: str) -> str:
-    return name.rpartition(".")[0]
+    return canonical(name.rpartition(".")[0])
 
 
 def _rank(name: str) -> tuple[bool, str]:
@@ -132,17 +132,20 @@ class Images:
     """Images of some folders below a root by the name without its ending."""
 
     def __init__(self, root: str, folders: Iterable[str]) -> None:
-        self.paths: dict[str, str] = {}
+        self._paths: dict[str, str] = {}
         for folder in folders:
             images = by_stem(storage.list_files(storage.join(root, folder)))
-            self.paths |= {f"{folder}/{stem}": f"{folder}/{name}" for stem, name in images.items()}
+            self._paths |= {
+                canonical(f"{folder}/{stem}"): f"{folder}/{name}" for stem, name in images.items()
+            }
 
-    def __contains__(self, reference: str) -> bool:
-        return reference in self.paths
+    def find(self, reference: str) -> str | None:
+        """The image of `folder/name`; None where there is none."""
+        return self._paths.get(canonical(reference))
 
     def of(self, reference: str) -> str:
         """The image of `folder/name`; where there is none the PNG that should be there."""
-        return self.paths.get(reference, f"{reference}.png")
+        return self.find(reference) or f"{reference}.png"
 
 
 def parts(root: str, part_names: Iterable[Iterable[str]]) -> dict[str, bool]:

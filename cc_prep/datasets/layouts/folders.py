@@ -155,7 +155,7 @@ def _of(manifest: Manifest, prefix: str, captioned: str | None = None) -> list[I
                 after=images.of(f"{prefix}{sides[1]}/{name}"),
                 captions=captions.get(name, ()),
             ),
-            *(images.paths.get(f"{folder}/{name}") for folder in mask_folders),
+            *(images.find(f"{folder}/{name}") for folder in mask_folders),
             land_cover=manifest.masks.land_cover,
         )
         # A name on one side alone is a pair too: the job sets it aside and names what is missing.

@@ -78,7 +78,7 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
                 image_id=row["filename"],
             )
             references = (
-                images.paths.get(f"{folder}/{stem}") if folder else None for folder in mask_folders
+                images.find(f"{folder}/{stem}") if folder else None for folder in mask_folders
             )
             land_cover = manifest.masks.land_cover
             image_pairs.append(masks.with_masks(pair, *references, land_cover=land_cover))
