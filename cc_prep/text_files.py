@@ -32,8 +32,13 @@ def decode(data: bytes, path: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        number = data[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}: is not UTF-8 text (line {number})", "Save it as UTF-8") from None
+        raise not_utf8(path, error) from None
+
+
+def not_utf8(path: str, error: UnicodeDecodeError) -> UserError:
+    """The error of a file whose bytes are no UTF-8, with the line of the first of them."""
+    number = error.object[: error.start].count(b"\n") + 1
+    return UserError(f"{path}: is not UTF-8 text (line {number})", "Save it as UTF-8")
 
 
 def json_lines(text: str, path: str) -> Iterator[tuple[int, Any]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from cc_prep import storage
-from cc_prep.datasets.layouts.file_names import canonical, told_apart
+from cc_prep import storage, text_files
+from cc_prep.datasets.layouts.file_names import canonical, nearest, told_apart
 from cc_prep.errors import UserError
 from cc_prep.media.images import ENDINGS, PREFERRED
 
 LITTER = ("thumbs.db", "desktop.ini")  # Windows leaves them in folders of images
+IDS = ("uid", "img_id", "filename", "id", "name")  # keys by which rows are found
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar")
 
 
@@ -20,6 +21,8 @@ def read_json(path: str, kind: type, layout: str) -> Any:
         value = storage.read_json(path)
     except FileNotFoundError:
         raise missing(path, "file", layout) from None
+    except UnicodeDecodeError as error:
+        raise text_files.not_utf8(path, error) from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error})", "Fetch or write it again") from None
     if not isinstance(value, kind):
@@ -39,6 +42,9 @@ def missing(path: str, what: str, layout: str) -> MissingPart:
     archives = [one for one in storage.list_files(folder) if one.lower().endswith(ARCHIVES)]
     # What bears the name is the likeliest to hold it.
     archives.sort(key=lambda one: not one.startswith(name.partition(".")[0]))
+    near = nearest(name, [*storage.list_folders(folder), *storage.list_files(folder)])
+    if near is not None:
+        return MissingPart(f"no {what} {path}, but {near} is there", f"Rename it to {name}")
     if archives:
         return MissingPart(
             f"no {what} {path}, but {archives[0]} is there", "Unpack the archive there"
@@ -48,10 +54,13 @@ def missing(path: str, what: str, layout: str) -> MissingPart:
 
 def check_rows(path: str, entries: list[Any], checks: Mapping[str, Callable[[Any], bool]]) -> None:
     """Raises UserError for a row that lacks a key, or whose value fails its check."""
-    for number, row in enumerate(entries):
+    for number, row in enumerate(entries, 1):
+        values = row if isinstance(row, dict) else {}
         for key, is_valid in checks.items():
-            if not isinstance(row, dict) or key not in row or not is_valid(row[key]):
-                raise UserError(f"{path}: row {number} has no usable {key!r}", "Fix the file")
+            if key not in values or not is_valid(values[key]):
+                id = next((values[name] for name in IDS if is_id(values.get(name))), None)
+                place = text_files.at_row(path, number, id)
+                raise UserError(f"{place}: no usable {key!r}", "Fix the file")
 
 
 def is_id(value: Any) -> bool:

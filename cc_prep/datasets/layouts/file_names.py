@@ -48,15 +48,23 @@ class Spelling:
         """
         if reference.isascii() or "://" in reference:
             return reference
-        path, frame, number = reference.rpartition(FRAME)
-        parts = (path or number).split("/")
+        parts = reference.split("/")
         here = "/" if reference.startswith("/") else root
         for i, part in enumerate(parts):
             if not part.isascii():
-                there = self._in(here)
-                parts[i] = there.get(part) or there.get(canonical(part), part)
+                parts[i] = self._name(here, part)
             here = storage.join(here, parts[i])
-        return "/".join(parts) + (frame + number if path else "")
+        return "/".join(parts)
+
+    def _name(self, folder: str, name: str) -> str:
+        """A name in a folder as it is spelled there, or the video of which it names a frame."""
+        there = self._in(folder)
+        video, frame, number = name.rpartition(FRAME)
+        for file, rest in ((name, ""), (video, frame + number)):
+            spelled = there.get(file) or there.get(canonical(file))
+            if spelled is not None:
+                return spelled + rest
+        return name
 
     def _in(self, folder: str) -> dict[str, str]:
         """The names in a folder by themselves and by their canonical form."""

@@ -9,6 +9,7 @@ import tarfile
 from pathlib import Path
 
 import braceexpand
+import hypothesis
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -75,6 +76,7 @@ def escaped(name: str) -> str:
     return re.sub(r"([\\{},])", r"\\\1", glob.escape(name))
 
 
+@hypothesis.settings(max_examples=30)
 @given(names_of_files)
 @example("o[ut]")
 @example("o{a,b}")
