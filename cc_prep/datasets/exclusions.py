@@ -4,7 +4,7 @@
     train,train_000216,no_change,contradiction,kind no_change; the mask shows a change
 
 `cc-prep inspect --write-exclusions FILE` writes it. A row takes a pair of its split, id and kind
-out; delete rows to keep their pairs. The file's path is relative to the current folder.
+out; delete rows to keep their pairs. A relative path of the file is relative to the manifest.
 """
 
 from __future__ import annotations
