@@ -3,11 +3,16 @@
 `load("clevr", ["interpolate.depth=2"])` finds `manifests/clevr.yaml` below the current folder, or
 the one that came with the package, or takes a path. Every mistake is a `UserError` that names
 file, key and remedy.
+
+A relative `root` or `exclude` is relative to the folder of the file. What the command line or the
+environment says is relative to the current folder. A manifest of the package counts as one in
+`manifests/` of the current folder.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Sequence
 from importlib import resources
@@ -16,7 +21,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from cc_prep import caption_normalization, settings, storage
+from cc_prep import caption_normalization, settings, storage, text_files
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
 
@@ -32,6 +37,7 @@ MaskValues = Annotated[
 ]
 # By which rule keyframes are chosen, see `cc_prep.steps.confidence`.
 Strategy = Literal["confidence", "top", "uniform", "random", "visual"]
+PATHS = ("root", "exclude")  # keys whose value is relative to the file
 NONE = "none"  # in place of weights: the step is left out
 IMPORTED = "imported"  # in place of weights: of what other code made
 
@@ -293,6 +299,9 @@ class Manifest(Section):
                 raise ValueError(f"{split!r}: a split is named in letters, digits and _")
         if len(set(splits)) < len(splits):
             raise ValueError("a split is named twice")
+        if len({split.casefold() for split in splits}) < len(splits):
+            # Their files would be the same ones on macOS and Windows.
+            raise ValueError("two splits differ in small and capital letters alone")
         return splits
 
 
@@ -307,15 +316,27 @@ def load(
 
     Raises UserError.
     """
-    source, text = _find(dataset, other_names)
-    return build(text, source, overrides, root)
+    source, folder, text = _find(dataset, other_names)
+    return build(text, source, overrides, root, folder=folder)
 
 
 def build(
-    text: str, source: str, overrides: Sequence[str] = (), root: str | None = None
+    text: str,
+    source: str,
+    overrides: Sequence[str] = (),
+    root: str | None = None,
+    *,
+    folder: str = "",
 ) -> Manifest:
-    """The manifest that a YAML text describes; `source` names it in messages. Raises UserError."""
-    values = settings.parse(text, source)
+    """The manifest that a YAML text describes.
+
+    source: names it in messages. folder: what its relative paths are relative to. Raises UserError.
+    """
+    written = settings.read(text, source)
+    values = settings.expand(written, source)
+    for key in PATHS:
+        if isinstance(values.get(key), str) and not settings.begins_with_environment(written[key]):
+            values[key] = _from_current_folder(values[key], folder)
     settings.override(values, overrides)
     if root is not None:
         values["root"] = root
@@ -323,9 +344,23 @@ def build(
     return settings.build(Manifest, {**values, "source": source}, source, "manifests/README.md")
 
 
+def _from_current_folder(path: str, folder: str) -> str:
+    """A path that a manifest in `folder` names, from the current folder."""
+    if "://" in path or path.startswith("~"):
+        return path
+    return os.path.normpath(os.path.join(folder, path))
+
+
+def as_written(path: str, folder: str) -> str:
+    """A path from the current folder as a manifest in `folder` has to name it."""
+    if "://" in path or path.startswith("~") or os.path.isabs(path):
+        return path
+    return os.path.relpath(path, folder)
+
+
 def text_of(dataset: str) -> str:
     """The YAML text of the manifest of `dataset`. Raises UserError."""
-    return _find(dataset)[1]
+    return _find(dataset)[2]
 
 
 def names() -> list[str]:
@@ -342,17 +377,18 @@ def _packaged() -> Any:
     return resources.files("manifests")
 
 
-def _find(dataset: str, other_names: Sequence[str] = ()) -> tuple[str, str]:
+def _find(dataset: str, other_names: Sequence[str] = ()) -> tuple[str, str, str]:
+    """A manifest's file, the folder to which its paths are relative, and its text."""
     if dataset.endswith((".yaml", ".yml")):
         candidates: list[Any] = [Path(dataset)]
+        folder = os.path.dirname(dataset)
     else:
         candidates = [Path("manifests") / f"{dataset}.yaml", _packaged() / f"{dataset}.yaml"]
+        folder = "manifests"
     for candidate in candidates:
         if candidate.is_file():
-            try:
-                return str(candidate), storage.read_bytes(str(candidate)).decode()
-            except UnicodeDecodeError:
-                raise UserError(f"{candidate}: is not UTF-8 text", "Save it as UTF-8") from None
+            source = str(candidate)
+            return source, folder, text_files.decode(storage.read_bytes(source), source)
     known = [*names(), *other_names]
     near = difflib.get_close_matches(dataset, known, 1)
     remedy = f'Did you mean "{near[0]}"?' if near else f"Known: {', '.join(known)}, or a YAML file"

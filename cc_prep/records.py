@@ -168,6 +168,11 @@ class ImagePair:
         return f"{dataset}-{split}-{_plain(self.id, CUT_ID)}-{self.kind}"
 
     @property
+    def name(self) -> str:
+        """The pair in messages, see `pair_name`."""
+        return pair_name(self.id, self.split, self.kind)
+
+    @property
     def masks(self) -> tuple[str, ...]:
         """The mask images that are there: EMPTY_MASK names none."""
         references = (self.mask, self.mask_before, self.mask_after)
@@ -202,6 +207,14 @@ class ImagePair:
         text = json.dumps({"version": DIGEST_VERSION, **values}, sort_keys=True)
         text = without_credentials(text)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def pair_name(id: str, split: str, kind: str) -> str:
+    """A pair in messages: its id and split as the user wrote them, `7 (test)`.
+
+    Some data sets have an id twice, once for the pair without a change: `7 (test, no_change)`.
+    """
+    return f"{id} ({split})" if kind == CHANGE else f"{id} ({split}, {kind})"
 
 
 @dataclass(frozen=True)

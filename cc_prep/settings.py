@@ -44,12 +44,14 @@ def _over(default: Any, value: Any) -> Any:
 S = TypeVar("S", bound=Section)
 MOST_CHARACTERS = 1_000_000  # of a YAML file
 MOST_VALUES = 100_000
+VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
 # Of reading a text; ValueError is one such as 2026-99-99, which looks like a date.
 YAML_ERRORS = (yaml.YAMLError, RecursionError, ValueError)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML that reads 1e-3 as everybody else does: in YAML 1.1 it is a string.
+    """YAML that reads numbers as everybody else does: PyYAML takes 1e-3 for a string, 0112 for 74
+    and 1:30 for 90, as YAML 1.1 says.
 
     A key that occurs twice is an error; PyYAML would take the last one.
     """
@@ -70,6 +72,18 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
+INTEGER = "tag:yaml.org,2002:int"
+_Loader.yaml_implicit_resolvers = {
+    letter: [(tag, pattern) for tag, pattern in resolvers if tag != INTEGER]
+    for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    INTEGER, re.compile(r"[-+]?(0x[0-9a-fA-F_]+|0o[0-7_]+|\d[\d_]*)$"), list("-+0123456789")
+)
+_Loader.add_constructor(
+    INTEGER,
+    lambda loader, node: int(node.value, 0 if re.match("[-+]?0[xo]", node.value) else 10),
+)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
@@ -79,6 +93,11 @@ _Loader.add_implicit_resolver(
 
 def parse(text: str, source: str) -> dict[str, Any]:
     """The keys of a YAML text, `${NAME}` and `${NAME:-default}` expanded. Raises UserError."""
+    return expand(read(text, source), source)
+
+
+def read(text: str, source: str) -> dict[str, Any]:
+    """The keys of a YAML text as they are written. Raises UserError."""
     if len(text) > MOST_CHARACTERS:
         raise UserError(f"{source}: {len(text):,} characters", "That is no file of settings")
     try:
@@ -89,6 +108,11 @@ def parse(text: str, source: str) -> dict[str, Any]:
         raise UserError(f"{source}{line}: {_reason(error)}", "Fix the file") from None
     if not isinstance(values, dict):
         raise UserError(f"{source}: holds no keys", "See manifests/README.md for them")
+    return values
+
+
+def expand(values: dict[str, Any], source: str) -> dict[str, Any]:
+    """The values with `${NAME}` and `${NAME:-default}` in texts replaced. Raises UserError."""
     try:
         expanded: dict[str, Any] = _expand(values, source, iter(range(MOST_VALUES)))
     except RecursionError:
@@ -103,6 +127,10 @@ def override(values: dict[str, Any], overrides: Sequence[str]) -> None:
         if not equals or not key:
             raise UserError(
                 f"--set {assignment}: not key=value", "Use, for example, --set interpolate.depth=2"
+            )
+        if not text.strip():  # as of a shell's variable that is not set
+            raise UserError(
+                f"--set {assignment}: no value after =", f"Give one; for none, --set {key}=null"
             )
         *parents, last = key.split(".")
         inner = values
@@ -154,7 +182,13 @@ def _expand(value: Any, source: str, left: Iterator[int]) -> Any:
             raise UserError(f"{source}: ${{{name}}} is not set", f"Set {name} in the environment")
         return value
 
-    return re.sub(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}", variable, value)
+    return VARIABLE.sub(variable, value)
+
+
+def begins_with_environment(text: object) -> bool:
+    """Whether a value that is not expanded yet begins with what the environment says."""
+    match = VARIABLE.match(text) if isinstance(text, str) else None
+    return match is not None and bool(os.environ.get(match["name"]))
 
 
 def _section(annotation: Any) -> type[Section]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from cc_prep import manifest, settings, storage
+from cc_prep import manifest, settings, storage, text_files
 from cc_prep.errors import UserError
 from cc_prep.settings import S
 from cc_train import systems
@@ -65,10 +65,10 @@ def _read(config: str, system: str, console: Console) -> tuple[dict[str, Any], s
         loaded = manifest.load(config, other_names=recipes())
         return _section(loaded.train, loaded.source, system, console)
     try:
-        values = settings.parse(storage.read_bytes(config).decode(), config)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
-        raise UserError(f"{config}: {reason}", "Give a YAML file with --config") from None
+        data = storage.read_bytes(config)
+    except OSError as error:
+        raise UserError(f"{config}: {error.strerror}", "Give a YAML file with --config") from None
+    values = settings.parse(text_files.decode(data, config), config)
     if "layout" not in values:
         return values, config
     return _section(values.get("train") or {}, config, system, console)

@@ -158,7 +158,7 @@ class Interpolate(StagedStep):
 
     def upcoming(self, pairs: Sequence[ImagePair]) -> None:
         """Announces pairs that will be read, in this order, so that a video is read in one pass."""
-        references = [
+        references = (
             storage.resolve(self.manifest.root, reference)
             for pair in pairs
             for reference in (
@@ -166,9 +166,8 @@ class Interpolate(StagedStep):
                 pair.after,
                 *(image for _, image in pair.truth if self.with_truth),
             )
-            if images.FRAME in reference
-        ]
-        self.video_frames.expect(references)
+        )
+        self.video_frames.expect(filter(images.is_frame, references))
 
     def read(self, pairs: Sequence[ImagePair]) -> list[DecodedPair | RejectedPair]:
         """Each pair's images, or why it is rejected."""
@@ -239,7 +238,7 @@ class Interpolate(StagedStep):
 
     def _image(self, reference: str) -> np.ndarray:
         path = storage.resolve(self.manifest.root, reference)
-        read = self.video_frames.read if images.FRAME in reference else images.read
+        read = self.video_frames.read if images.is_frame(path) else images.read
         return read(path, self.manifest.image_size)
 
     def _truth(self, pair: ImagePair, shape: tuple[int, ...]) -> dict[int, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,9 +10,10 @@ from dataclasses import dataclass, field
 import yaml
 
 from cc_prep import datasets, manifest, storage
-from cc_prep.datasets.layouts import annotation_files, levir_cc, table
+from cc_prep.datasets.layouts import annotation_files, file_names, folders, levir_cc, table
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
+from cc_prep.words import counted
 
 USUAL_SPLITS = ("train", "val", "valid", "validation", "dev", "test")
 # The manifest that a layout's own starts from; that of the LEVIR family depends on the data.
@@ -30,6 +32,9 @@ OF_DATA = (
     "captions", "levir", "masks", "video",
 )  # fmt: skip
 MOST_LISTED = 8
+OWN_TABLE = (
+    "Add a table pairs.csv, or .jsonl, with columns before, after, caption, split (docs/data.md)"
+)
 _References = dict[str, list[tuple[str, str]]]  # before and after of each pair, by split
 
 
@@ -43,10 +48,11 @@ class Recognised:
     faults: list[str] = field(default_factory=list)
 
 
-def recognise(name: str, root: str, like: str | None = None) -> Recognised:
+def recognise(name: str, root: str, like: str | None = None, *, folder: str = "") -> Recognised:
     """The manifest of the data in `root`. Raises UserError that says what was found and missed.
 
-    like: a manifest whose preparation and trainings are taken; default: the layout's own.
+    like: a manifest whose preparation and trainings are taken; default: the layout's own. folder:
+    where the manifest will be, to which a relative root is relative in it.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise UserError(f"the name {name!r} is not allowed", "Use only letters, digits, _ and -")
@@ -65,7 +71,7 @@ def recognise(name: str, root: str, like: str | None = None) -> Recognised:
     errors: dict[str, UserError] = {}
     for layout in complete:
         try:
-            return _described(name, root, layout, like)
+            return _described(name, root, layout, like, folder)
         except UserError as error:
             errors[layout] = error
     if errors:
@@ -81,38 +87,51 @@ def _of_all(root: str, errors: dict[str, UserError]) -> UserError:
     return UserError(f"{root}: {each}", "Mend what is wrong in the layout that it has")
 
 
-def _described(name: str, root: str, layout: str, like: str | None) -> Recognised:
+def _described(name: str, root: str, layout: str, like: str | None, folder: str) -> Recognised:
     template = manifest.text_of(
         levir_cc.template(root) if layout == "levir_cc" else TEMPLATES[layout]
     )
     if like is not None:
         template = _joined(template, manifest.text_of(like))
-    values = {"name": name, "layout": layout, "root": root}
+    values = {"name": name, "layout": layout, "root": manifest.as_written(root, folder)}
     if layout == "table":
         values["table"] = f"{{file: {quoted(table.only_table(root))}}}"
 
     def read(names: Sequence[str]) -> tuple[Manifest, _References, list[str]]:
         draft = _with(template, {**values, "splits": f"[{', '.join(map(quoted, names))}]"})
         draft += "outside_root: true\n"  # to look at; what lies outside is a fault below
-        settings = manifest.build(draft, f"{name}.yaml")
+        settings = manifest.build(draft, f"{name}.yaml", root=root)
         return settings, *_references(settings)
 
     settings, images, outside = read(USUAL_SPLITS)
     if not images and layout == "table":  # which names splits as it likes
         names = dict.fromkeys(pair.split for pair in table.every_pair(settings))
+        _check_apart(root, list(names))
         _, images, outside = read(
             sorted(names, key=lambda split: not split.lower().startswith("train"))
         )
     if not images:
         raise UserError(f"{root}: {layout} without a pair in it", "Look into its annotations")
     text = _with(template, {**values, "splits": f"[{', '.join(map(quoted, images))}]"})
-    final = manifest.build(text, f"{name}.yaml")
+    final = manifest.build(text, f"{name}.yaml", root=root)
     faults = datasets.reader(final).faults(final)
     if outside:
         faults.append(
             f"images outside the root, such as {outside[0]!r}: they need outside_root: true"
         )
     return Recognised(text, final, {split: len(pairs) for split, pairs in images.items()}, faults)
+
+
+def _check_apart(root: str, splits: list[str]) -> None:
+    """Raises UserError where two splits of a table are one, written in two ways."""
+    for i, split in enumerate(splits):
+        other = file_names.nearest(split, splits[:i])
+        if other is not None:
+            raise UserError(
+                f"{root}: the splits {other!r} and {split!r} differ in small and capital letters "
+                "alone",
+                "Write one name in the table",
+            )
 
 
 def _references(settings: Manifest) -> tuple[_References, list[str]]:
@@ -144,7 +163,7 @@ def _joined(data: str, work: str) -> str:
 
 def _with(template: str, values: dict[str, str]) -> str:
     """A manifest's text with other values of top-level keys."""
-    head = f"# {values['layout']} in {values['root']}, as `cc-prep init` found it.\n"
+    head = f"# {values['layout']}, as `cc-prep init` found it.\n"
     body = template
     while body.startswith("#"):
         body = body.partition("\n")[2]
@@ -166,7 +185,8 @@ def quoted(text: str) -> str:
     is_word = re.fullmatch(r"([A-Za-z/]|\.{1,2}/)[\w./-]*", text)  # 1e3 is text to PyYAML alone
     if is_word and yaml.safe_load(text) == text:
         return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    scalar: str = yaml.safe_dump(text, default_style='"', allow_unicode=True, width=float("inf"))
+    return scalar.strip()
 
 
 def _unknown(root: str, parts: dict[str, dict[str, bool]]) -> UserError:
@@ -180,20 +200,52 @@ def _unknown(root: str, parts: dict[str, dict[str, bool]]) -> UserError:
             table.only_table(root)
         except UserError as error:
             return error
+    inner = annotation_files.visible(storage.list_folders(root))
     partial = {layout: present for layout, present in parts.items() if any(present.values())}
     if partial:
         layout = max(partial, key=lambda one: sum(partial[one].values()) / len(partial[one]))
         present_parts, missing = (
             [p for p, is_ in partial[layout].items() if is_ == w] for w in (True, False)
         )
+        near = {part: file_names.nearest(part.rstrip("/"), [*inner, *files]) for part in missing}
+        renamed = [f"{other} to {part.rstrip('/')}" for part, other in near.items() if other]
         return UserError(
             f"{root}: looks like {layout}: {', '.join(present_parts)} is there, but no "
             f"{', no '.join(missing)}",
-            "Add what is missing, or see docs/data.md for the layouts",
+            f"Rename {', '.join(renamed)}"
+            if renamed
+            else "Add what is missing, or see docs/data.md for the layouts",
         )
-    contents = ", ".join(files[:MOST_LISTED]) or "no files"
+    images = {name: _images(storage.join(root, name)) for name in inner[:MOST_LISTED]}
+    listed = [f"{name}/ ({counted(len(stems), 'image')})" for name, stems in images.items()]
+    contents = ", ".join([*listed, *files][:MOST_LISTED]) or "nothing"
     return UserError(
-        f"{root}: no known layout; {contents} in it",
-        "Add a table pairs.csv, or .jsonl, with columns before, after, caption, split "
-        "(docs/data.md)",
+        f"{root}: no known layout; {contents} in it", _remedy_of_folders(root, images) or OWN_TABLE
+    )
+
+
+def _images(folder: str) -> set[str]:
+    """The names of the images in a folder."""
+    return set(annotation_files.by_stem(storage.list_files(folder)))
+
+
+def _remedy_of_folders(root: str, images: dict[str, set[str]]) -> str | None:
+    """How folders of images become pairs, if they can; None else.
+
+    images: the names of the images in each folder.
+    """
+    with_sides = [name for name in images if folders.has_sides(root, f"{name}/")]
+    if len(with_sides) == 1:
+        return f"Give {storage.join(root, with_sides[0])} with --root"
+    if with_sides:
+        return f"Rename {', '.join(with_sides)} to the splits' names: train, val, test"
+    couples = sorted(
+        itertools.combinations(images, 2), key=lambda two: -len(images[two[0]] & images[two[1]])
+    )
+    if not couples or not images[couples[0][0]] & images[couples[0][1]]:
+        return None
+    first, second = sorted(couples[0], key=lambda name: name.lower() in ("after", "b"))
+    return (
+        f"If {first} holds the images before and {second} those after, rename them to before and "
+        "after"
     )

@@ -4,7 +4,7 @@
     train,train_000216,no_change,contradiction,kind no_change; the mask shows a change
 
 `cc-prep inspect --write-exclusions FILE` writes it. A row takes a pair of its split, id and kind
-out; delete rows to keep their pairs. The file's path is relative to the current folder.
+out; delete rows to keep their pairs. A relative path of the file is relative to the manifest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from cc_prep import storage
+from cc_prep import storage, text_files
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
@@ -114,11 +114,23 @@ def _content(path: str) -> bytes:
 def _parsed(path: str, content: bytes) -> list[Exclusion]:
     try:
         text = content.decode("utf-8-sig", "surrogatepass")
-        header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-        if header != FIELDS or any(len(row) != len(FIELDS) for row in rows):
-            raise ValueError
-    except (ValueError, csv.Error):
-        raise UserError(
-            f"{path}: no list of exclusions", f"Its columns are {','.join(FIELDS)}"
-        ) from None
-    return [Exclusion(*row) for row in rows]
+    except UnicodeDecodeError as error:
+        raise text_files.not_utf8(path, error) from None
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    remedy = f"Its columns are {','.join(FIELDS)}"
+    exclusions: list[Exclusion] = []
+    line = 1
+    try:
+        if next(reader, None) != FIELDS:
+            raise UserError(f"{path}: no list of exclusions", remedy)
+        while True:
+            line = reader.line_num + 1
+            row = next(reader, None)
+            if row is None:
+                return exclusions
+            if row and len(row) != len(FIELDS):
+                raise csv.Error(f"{len(row)} values")
+            if row:
+                exclusions.append(Exclusion(*row))
+    except csv.Error as error:
+        raise UserError(f"{text_files.at_line(path, line)}: {error}", remedy) from None

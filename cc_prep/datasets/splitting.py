@@ -56,13 +56,20 @@ def split(
     """
     if len({pair.id for pair in pairs}) < len(pairs):
         raise UserError("two pairs have the same id", "Give each pair its own id")
+    total = sum(shares.values())
+    allowed = np.ceil(max(shares.values()) / total * len(pairs))
+    in_groups = _grouped(pairs, groups or {})
+    of_groups = _largest(_clusters(pairs, in_groups))
+    if of_groups > allowed:
+        raise UserError(
+            f"{of_groups} of {len(pairs)} pairs share a group: no split can hold them",
+            "Let the groups tell more pairs apart, as --group-by 'site(\\d+)' does by its number",
+        )
     hashes, faults = _hashes(manifest, pairs, progress) if distance is not None else ({}, [])
     alike = _alike(pairs, hashes, distance or 0)
-    clusters = _clusters(pairs, [*alike, *_grouped(pairs, groups or {})])
-    sizes = Counter(clusters)
-    total = sum(shares.values())
-    largest = sizes.most_common(1)[0][1]
-    if largest > np.ceil(max(shares.values()) / total * len(pairs)):
+    clusters = _clusters(pairs, [*alike, *in_groups])
+    largest = _largest(clusters)
+    if largest > allowed:
         raise UserError(
             f"{largest} of {len(pairs)} pairs look alike or share a group: no split can hold them",
             "Lower --distance, or say --distance none",
@@ -78,11 +85,16 @@ def split(
         "distance": distance,
         "groups": len(set(groups.values())) if groups else None,
         "pairs": {name: len(ids) for name, ids in splits.items()},
-        "clusters": len(sizes),
+        "clusters": len(set(clusters)),
         "largest cluster": largest,
         "pairs with near duplicates": len({i for edge in alike for i in edge}),
     }
     return Splitting(splits, about, faults)
+
+
+def _largest(clusters: Sequence[int]) -> int:
+    """How many pairs are in the largest cluster."""
+    return max(Counter(clusters).values())
 
 
 def _hashes(

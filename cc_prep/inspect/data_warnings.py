@@ -46,11 +46,11 @@ def of_images(
         before, after = digests.get(pair.before), digests.get(pair.after)
         if before is None or after is None:
             continue
-        ends[before, after].append(pair.key)
+        ends[before, after].append(pair.name)
         if before == after and pair.kind == CHANGE:
-            still.append(pair.key)
+            still.append(pair.name)
         for digest in (before, after):
-            splits_of[digest].setdefault(pair.split, pair.key)
+            splits_of[digest].setdefault(pair.split, pair.name)
     several = [keys for keys in ends.values() if len(keys) > 1]
     if several:
         notes.append(f"{sum(map(len, several))} pairs show what another shows: {_named(several)}")
@@ -75,13 +75,13 @@ def of_dark(references: Sequence[str]) -> Iterator[str]:
 
 def of_sizes(pairs: Iterable[ImagePair], sizes: Mapping[str, str]) -> Iterator[str]:
     """Faults of pairs whose two images differ in size, of each that could be read."""
-    for key, differ in _of_two_sizes(pairs, sizes):
-        yield f"{key}: sizes differ ({differ}). Set image_size to resize both"
+    for name, differ in _of_two_sizes(pairs, sizes):
+        yield f"{name}: sizes differ ({differ}). Set image_size to resize both"
 
 
 def of_resized(pairs: Iterable[ImagePair], sizes: Mapping[str, str]) -> Iterator[str]:
     """A note of such pairs where each image is made a square, whatever size it had."""
-    listed = [f"{key} ({differ})" for key, differ in _of_two_sizes(pairs, sizes)]
+    listed = [f"{name}: {differ}" for name, differ in _of_two_sizes(pairs, sizes)]
     if listed:
         have = f"{len(listed)} pairs have" if len(listed) > 1 else "1 pair has"
         rest = f" and {len(listed) - FEW} more" if len(listed) > FEW else ""
@@ -94,11 +94,11 @@ def of_resized(pairs: Iterable[ImagePair], sizes: Mapping[str, str]) -> Iterator
 def _of_two_sizes(
     pairs: Iterable[ImagePair], sizes: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Each pair whose images differ in size, by its key, and both sizes."""
+    """Each pair whose images differ in size, by its name, and both sizes."""
     for pair in pairs:
         before, after = sizes.get(pair.before), sizes.get(pair.after)
         if before and after and before != after:
-            yield pair.key, f"{before} and {after}"
+            yield pair.name, f"{before} and {after}"
 
 
 def of_split_file(split: str, pairs: Iterable[ImagePair], ids: Iterable[str]) -> Iterator[str]:

@@ -183,10 +183,10 @@ def _caption_faults(pairs: list[ImagePair]) -> Iterable[str]:
         return
     for pair in pairs:
         if not pair.captions:
-            yield f"{pair.key}: no captions"
+            yield f"{pair.name}: no captions"
         empty = sum(not caption.strip() for caption in pair.captions)
         if empty:
-            yield f"{pair.key}: {empty} empty captions"
+            yield f"{pair.name}: {empty} empty captions"
 
 
 def _count(values: Iterable[str]) -> dict[str, int]:

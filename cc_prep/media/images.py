@@ -46,9 +46,14 @@ def read(reference: str, size: int | None = None) -> np.ndarray:
 
     Raises RejectedPair for a file that is missing, damaged, no image, or outside the size limits.
     """
-    if FRAME in reference:
+    if is_frame(reference):
         return resize(video.read_frame(*frame_of(reference)), size)
     return decode(read_encoded(reference), reference, size)
+
+
+def is_frame(reference: str) -> bool:
+    """Whether a reference names a frame of a video, and no file that is called so itself."""
+    return FRAME in reference and not storage.exists(reference)
 
 
 def frame_of(reference: str) -> tuple[str, int]:
@@ -64,7 +69,8 @@ def read_encoded(reference: str) -> bytes:
     try:
         return storage.read_bytes(reference, MAX_BYTES)
     except FileNotFoundError:
-        raise RejectedPair(Reason.MISSING_IMAGE, reference) from None
+        hint = ": folders are separated by /, not by a backslash" if "\\" in reference else ""
+        raise RejectedPair(Reason.MISSING_IMAGE, reference + hint) from None
     except FileTooLarge as error:
         raise RejectedPair(Reason.IMAGE_TOO_LARGE, error.what) from None
     except FileRefused as error:

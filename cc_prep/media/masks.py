@@ -91,7 +91,7 @@ def read(reference: str, values: Values = ()) -> np.ndarray:
     of class 1; in a lossy format, which changes values, one above half. Raises RejectedPair for
     what `images.read` rejects and for a value that is not known.
     """
-    if images.FRAME in reference:
+    if images.is_frame(reference):
         pixels, is_lossy = images.read(reference), True
     else:
         pixels, is_lossy = _pixels(images.read_encoded(reference), reference, values)

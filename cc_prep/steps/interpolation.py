@@ -244,7 +244,7 @@ def check_truth(pair: ImagePair, depth: int) -> None:
     missing = [time for time in times(depth)[1:-1] if time not in known]
     if missing:
         raise UserError(
-            f"interpolate.method={TRUTH}: {pair.key} has no true frame at the time {missing[0]:g}",
+            f"interpolate.method={TRUTH}: {pair.name} has no true frame at the time {missing[0]:g}",
             "Take data with true frames (cc-prep synth --truth has 7 a pair, for a depth of up to "
             "3), or another method",
         )

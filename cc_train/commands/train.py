@@ -44,7 +44,7 @@ def dry_run(
 ) -> None:
     """Prints what a training would take. Raises UserError."""
     settings = _settings(system, config, steps, overrides, on_stderr())
-    echo(systems.dry_run(system.name, settings), nl=False)
+    echo(systems.dry_run(system.name, settings).rstrip("\n"))
 
 
 def _start(init: str) -> Path:

@@ -22,8 +22,10 @@ REMEDIES = {
     Reason.IMAGE_TOO_LARGE: "Shrink it first",
     Reason.UNREADABLE_VIDEO: "Name a frame that it has, such as VIDEO#frame=0",
 }
-# What is no image: of arrays and PIL images, and of files.
-UNREADABLE = ("Give uint8, 0 to 255, [H, W, 3] RGB or [H, W] grey", "Save it again, as PNG or JPEG")
+# What is no image: a file that cannot be opened, one that is no image, an array or PIL image.
+NOT_OPENED = "Check the path"
+NO_IMAGE = "Save it again, as PNG or JPEG"
+NO_ARRAY = "Give uint8, 0 to 255, [H, W, 3] RGB or [H, W] grey"
 
 
 def stack(pairs: Sequence[tuple[Image, Image]], size: tuple[int, int]) -> np.ndarray:
@@ -64,11 +66,17 @@ def _name(image: Image, side: str) -> str:
 
 def _pixels(image: Any, name: str) -> np.ndarray:
     """An image in its own size, uint8 [H, W, 3] RGB."""
+    remedy = NO_ARRAY
     try:
         if isinstance(image, str | os.PathLike):
+            remedy = NOT_OPENED
             if name.lower().endswith(video.ENDINGS):
                 raise UserError(f"{name}: is a video", f"Name a frame of it: {name}#frame=0")
-            return images.read(name)
+            if images.is_frame(name):
+                return images.read(name)
+            data = images.read_encoded(name)
+            remedy = NO_IMAGE
+            return images.decode(data, name)
         if isinstance(image, PIL.Image.Image):
             return images.from_pillow(image, name)
         return images.from_array(image, name)
@@ -77,8 +85,7 @@ def _pixels(image: Any, name: str) -> np.ndarray:
         name = without_credentials(name)  # as the error has it
         detail = error.detail.removeprefix(name).removeprefix(": ")
         what = f"{name}: {reason} ({detail})" if detail else f"{name}: {reason}"
-        is_file = isinstance(image, str | os.PathLike)
-        raise UserError(what, REMEDIES.get(error.reason, UNREADABLE[is_file])) from None
+        raise UserError(what, REMEDIES.get(error.reason, remedy)) from None
 
 
 def _size(image: np.ndarray) -> str:

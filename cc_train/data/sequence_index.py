@@ -7,6 +7,7 @@ resumed run reads the same as an uninterrupted one.
 from __future__ import annotations
 
 import fnmatch
+import glob
 import hashlib
 import json
 import re
@@ -27,6 +28,14 @@ from cc_prep.progress import Progress, no_progress
 ADVICE = "Give shards that `cc-prep interpolate` wrote"
 SHARD_NUMBER = re.compile(r"\d+\.tar$")
 MOST_LISTED = 8
+MAX_NAMES = 100_000  # of a brace expression: more are a slip of the keyboard
+LETTERS = 52  # in the longest range of them
+GLOB = re.compile(r"[*?[]")
+SPECIAL = re.compile(r"[*?[\\{}]")
+RANGE = re.compile(  # as `braceexpand` reads it
+    r"(?:(?P<first>-?\d+)\.\.(?P<last>-?\d+)|(?P<letter>[A-Za-z])\.\.[A-Za-z])"
+    r"(?:\.\.-?(?P<step>\d+))?"
+)
 
 
 @dataclass(frozen=True)
@@ -53,58 +62,140 @@ class Sample:
 
 
 def expand(patterns: Sequence[str]) -> list[str]:
-    """The shards that some patterns name, each once.
+    r"""The shards that some patterns name, each once.
 
-    A pattern is a path, a URL, a glob or a brace expression. Raises UserError for a brace without
-    the other one, for a pattern without an existing file, and for a glob that matches planned
-    shards which are not finished yet.
+    A pattern is a path, a URL, a glob or a brace expression. What exists is taken as it is,
+    whatever characters its name has: a whole path, and the folders with which a pattern begins.
+    Elsewhere `[[]`, `[*]` and `[?]` stand for these characters, and `\{`, `\}`, `\,` and `\\` for
+    those after the backslash.
+
+    Raises UserError for a brace without the other one, for an expression of more than MAX_NAMES
+    names, for a pattern without an existing file, and for a glob that matches planned shards which
+    are not finished yet.
     """
     paths: list[str] = []
     for pattern in patterns:
-        for name in _braces(pattern):
-            matches = storage.glob(name) if any(c in name for c in "*?[") else [name]
-            if not matches or not all(storage.exists(path) for path in matches):
-                raise _none_of(name)
-            if matches != [name]:
-                _check_finished(name, matches)
+        folder, rest = _literal_folder(pattern)
+        for name in _braces(rest) if rest else [""]:
+            matches = _matches(folder, name)
+            if not matches:
+                raise _none_of(folder, name)
+            if matches != [folder + name]:
+                _check_finished(folder, name, matches)
             paths += matches
     return list(dict.fromkeys(paths))
 
 
+def _literal_folder(pattern: str) -> tuple[str, str]:
+    """The longest beginning of a pattern that exists as it stands, and the rest.
+
+    Nothing is looked up unless a character means something in a pattern.
+    """
+    if not SPECIAL.search(pattern):
+        return "", pattern
+    if storage.exists(pattern):
+        return pattern, ""
+    first = SPECIAL.search(pattern)
+    assert first
+    ends = [i + 1 for i, letter in enumerate(pattern) if letter == "/" and i > first.start()]
+    folders = (pattern[:end] for end in reversed(ends))
+    folder = next((one for one in folders if storage.is_folder(one)), "")
+    return folder, pattern[len(folder) :]
+
+
+def _matches(folder: str, name: str) -> list[str]:
+    """The files below a folder that a name, which may be a glob, stands for."""
+    if storage.exists(folder + name):
+        return [folder + name]
+    return storage.glob(glob.escape(folder) + name) if GLOB.search(name) else []
+
+
 def _braces(pattern: str) -> list[str]:
+    """The names that a brace expression stands for. Raises UserError."""
     try:
-        return list(braceexpand.braceexpand(pattern))
-    except ValueError:
+        count = _number_of_names(pattern)
+        if count <= MAX_NAMES:
+            return list(braceexpand.braceexpand(pattern))
+    except (ValueError, RecursionError):
         raise UserError(
-            f"{pattern}: a brace without the other one", "Write it as in train-{000000..000003}.tar"
+            f"{pattern}: a brace without the other one",
+            r"Write it as in train-{000000..000003}.tar, and a brace in a name as \{ or \}",
         ) from None
+    raise UserError(
+        f"{pattern}: stands for more than {MAX_NAMES:,} names", "Name fewer shards, or use *"
+    )
 
 
-def _none_of(pattern: str) -> UserError:
+@dataclass
+class _Brace:
+    """An open brace while names are counted: those of its finished parts, and of the current."""
+
+    start: int
+    finished: int = 0
+    current: int = 1
+
+
+def _number_of_names(pattern: str) -> int:
+    """How many names `braceexpand` would make of a pattern. Raises ValueError like it."""
+    opened = [_Brace(0)]
+    position = 0
+    while position < len(pattern):
+        letter, inner = pattern[position], opened[-1]
+        if letter == "\\":
+            position += 1
+        elif letter == "{":
+            opened.append(_Brace(position + 1))
+        elif letter == "," and len(opened) > 1:
+            inner.finished, inner.current = inner.finished + inner.current, 1
+        elif letter == "}" and len(opened) == 1:
+            raise ValueError(pattern)
+        elif letter == "}":
+            opened.pop()
+            names = _length(pattern[inner.start : position]) or inner.finished + inner.current
+            opened[-1].current *= names
+        position += 1
+    if len(opened) > 1:
+        raise ValueError(pattern)
+    return opened[0].current
+
+
+def _length(text: str) -> int:
+    """How many names the range `text` has between its braces; 0 for what is no range."""
+    bounds = RANGE.fullmatch(text)
+    if bounds is None:
+        return 0
+    if bounds["letter"]:
+        return LETTERS
+    first, last, step = (int(bounds[name] or 0) for name in ("first", "last", "step"))
+    return abs(last - first) // (step or 1) + 1
+
+
+def _none_of(folder: str, name: str) -> UserError:
     """The error for a pattern that names no file; it lists the shards that are there."""
-    folder, slash, _ = pattern.rpartition("/")
-    names = [path.rpartition("/")[2] for path in storage.glob(f"{folder}{slash}*.tar")]
+    inner, slash, _ = name.rpartition("/")
+    paths = storage.glob(f"{glob.escape(folder)}{inner}{slash}*.tar")
+    names = [path.rpartition("/")[2] for path in paths]
     there = sorted({SHARD_NUMBER.sub("*.tar", name) for name in names})
-    what = f"{pattern}: no such file"
+    what = f"{folder}{name}: no such file"
     if not there:
         return UserError(what, "Check the path, and quote the pattern")
     listed = ", ".join(there[:MOST_LISTED])
     return UserError(f"{what}; found: {listed}", "Give one of these, or another folder")
 
 
-def _check_finished(pattern: str, paths: Sequence[str]) -> None:
+def _check_finished(folder: str, pattern: str, paths: Sequence[str]) -> None:
     """Raises UserError if planned shards that match the pattern are missing from the folder."""
     _, _, file_pattern = pattern.rpartition("/")
     there: dict[str, set[str]] = {}  # a pattern may name several folders
-    for folder, _, name in (path.rpartition("/") for path in paths):
-        there.setdefault(folder or ".", set()).add(name)
-    for folder, names in there.items():
-        planned = [f"{name}.tar" for name in provenance.planned(folder)]
+    for parent, _, name in (path.rpartition("/") for path in paths):
+        there.setdefault(parent or ".", set()).add(name)
+    for parent, names in there.items():
+        planned = [f"{name}.tar" for name in provenance.planned(parent)]
         missing = [name for name in fnmatch.filter(planned, file_pattern) if name not in names]
         if missing:
             raise UserError(
-                f"{pattern}: {folder}/{missing[0]} is planned and not there yet, the first of "
-                f"{len(missing)}",
+                f"{folder}{pattern}: {parent}/{missing[0]} is planned and not there yet, the first "
+                f"of {len(missing)}",
                 "Finish them with the command that began them, or name shards without *",
             )
 

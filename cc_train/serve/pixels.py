@@ -76,7 +76,7 @@ class Pixels:
 
 def _about(reference: str) -> list[int] | None:
     """Bytes and time (ns) of the file of an image or of a frame; None where there is none."""
-    path = reference.rpartition(images.FRAME)[0] or reference
+    path = reference.rpartition(images.FRAME)[0] if images.is_frame(reference) else reference
     try:
         stat = os.stat(path)
     except (OSError, ValueError):

@@ -152,7 +152,7 @@ def init(name: str, root: str, out: str | None, like: str | None) -> None:
         raise UserError(f"{name}: a manifest of the package has this name", "Give another NAME")
     if target.exists():
         raise UserError(f"{target}: already exists", "Give another NAME or --out, or remove it")
-    layout = detect_layout.recognise(name, root, like)
+    layout = detect_layout.recognise(name, root, like, folder=str(target.parent))
     target.parent.mkdir(parents=True, exist_ok=True)
     storage.write_bytes(str(target), layout.text.encode())
     counts = ", ".join(f"{split} {count:,}" for split, count in layout.pairs.items())

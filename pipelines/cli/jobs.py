@@ -227,9 +227,13 @@ def _run(options: dict[str, Any], step: Callable[[Request], Summary | None]) -> 
 def _first_rejects(folder: str) -> str:
     """The reasons of the first rejected pairs, and the file with all reasons."""
     from cc_prep.formats import rejects
+    from cc_prep.records import pair_name
 
     rejected = rejects.read(folder)
-    first = "; ".join(f"{one.key}: {one.reason}, {one.message}" for one in rejected[:SHOWN_REJECTS])
+    first = "; ".join(
+        f"{pair_name(one.id, one.split, one.kind)}: {one.reason}, {one.message}"
+        for one in rejected[:SHOWN_REJECTS]
+    )
     return (
         f"{first}; all reasons: {folder}/{rejects.FILE}. Fix them and run the same command with "
         "--retry-rejects"

@@ -163,7 +163,11 @@ def _shares(text: str) -> dict[str, float]:
         except ValueError:
             share = 0.0
         if not re.fullmatch(r"[A-Za-z0-9_]+", name) or not 0 < share < float("inf"):
-            raise UserError(f"--shares {text}", "Use, for example, --shares train=85,val=5,test=10")
+            raise UserError(
+                f"--shares {text}: {part.strip()!r} is no name of a split with a number above 0",
+                "Use, for example, --shares train=85,val=5,test=10, and leave out a split that is "
+                "to be empty",
+            )
         if name in shares:
             raise UserError(f"--shares {text}: {name} is named twice", "Name each split once")
         shares[name] = share

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from cc_prep import storage
+from cc_prep import storage, text_files
+from cc_prep.datasets.layouts.file_names import canonical, nearest, told_apart
 from cc_prep.errors import UserError
 from cc_prep.media.images import ENDINGS, PREFERRED
 
 LITTER = ("thumbs.db", "desktop.ini")  # Windows leaves them in folders of images
+IDS = ("uid", "img_id", "filename", "id", "name")  # keys by which rows are found
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".7z", ".rar")
 
 
@@ -19,6 +21,8 @@ def read_json(path: str, kind: type, layout: str) -> Any:
         value = storage.read_json(path)
     except FileNotFoundError:
         raise missing(path, "file", layout) from None
+    except UnicodeDecodeError as error:
+        raise text_files.not_utf8(path, error) from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error})", "Fetch or write it again") from None
     if not isinstance(value, kind):
@@ -38,6 +42,9 @@ def missing(path: str, what: str, layout: str) -> MissingPart:
     archives = [one for one in storage.list_files(folder) if one.lower().endswith(ARCHIVES)]
     # What bears the name is the likeliest to hold it.
     archives.sort(key=lambda one: not one.startswith(name.partition(".")[0]))
+    near = nearest(name, [*storage.list_folders(folder), *storage.list_files(folder)])
+    if near is not None:
+        return MissingPart(f"no {what} {path}, but {near} is there", f"Rename it to {name}")
     if archives:
         return MissingPart(
             f"no {what} {path}, but {archives[0]} is there", "Unpack the archive there"
@@ -47,10 +54,13 @@ def missing(path: str, what: str, layout: str) -> MissingPart:
 
 def check_rows(path: str, entries: list[Any], checks: Mapping[str, Callable[[Any], bool]]) -> None:
     """Raises UserError for a row that lacks a key, or whose value fails its check."""
-    for number, row in enumerate(entries):
+    for number, row in enumerate(entries, 1):
+        values = row if isinstance(row, dict) else {}
         for key, is_valid in checks.items():
-            if not isinstance(row, dict) or key not in row or not is_valid(row[key]):
-                raise UserError(f"{path}: row {number} has no usable {key!r}", "Fix the file")
+            if key not in values or not is_valid(values[key]):
+                id = next((values[name] for name in IDS if is_id(values.get(name))), None)
+                place = text_files.at_row(path, number, id)
+                raise UserError(f"{place}: no usable {key!r}", "Fix the file")
 
 
 def is_id(value: Any) -> bool:
@@ -80,7 +90,7 @@ def visible(names: Iterable[str]) -> list[str]:
 
 
 def by_stem(files: Iterable[str]) -> dict[str, str]:
-    """The images among some files of a folder by the name without its ending.
+    """The images among some files of a folder by the name without its ending, in canonical form.
 
     Of several images of one name it is one of a preferred format. Hidden files are none of them.
     """
@@ -104,13 +114,12 @@ def image_faults(root: str, folder: str) -> list[str]:
         f"{folder}/{name} has no ending of an image"
         for name in files
         if not is_image(name)
-        and not any(name[:i] in images for i, letter in enumerate(name) if letter == ".")
+        and not any(canonical(name[:i]) in images for i, dot in enumerate(name) if dot == ".")
     ]
-    problems += [
-        f"{folder}/{name} is left out: {images[_stem(name)]} has the same name"
-        for name in sorted(filter(is_image, files), key=_rank)
-        if images[_stem(name)] != name
-    ]
+    for name in sorted(filter(is_image, files), key=_rank):
+        if images[_stem(name)] != name:
+            left_out, taken = told_apart(name, images[_stem(name)])
+            problems.append(f"{folder}/{left_out} is left out: {taken} has the same name")
     return problems + inner_folders(root, folder)
 
 
@@ -121,7 +130,7 @@ def inner_folders(root: str, folder: str) -> list[str]:
 
 
 def _stem(name: str) -> str:
-    return name.rpartition(".")[0]
+    return canonical(name.rpartition(".")[0])
 
 
 def _rank(name: str) -> tuple[bool, str]:
@@ -132,17 +141,20 @@ class Images:
     """Images of some folders below a root by the name without its ending."""
 
     def __init__(self, root: str, folders: Iterable[str]) -> None:
-        self.paths: dict[str, str] = {}
+        self._paths: dict[str, str] = {}
         for folder in folders:
             images = by_stem(storage.list_files(storage.join(root, folder)))
-            self.paths |= {f"{folder}/{stem}": f"{folder}/{name}" for stem, name in images.items()}
+            self._paths |= {
+                canonical(f"{folder}/{stem}"): f"{folder}/{name}" for stem, name in images.items()
+            }
 
-    def __contains__(self, reference: str) -> bool:
-        return reference in self.paths
+    def find(self, reference: str) -> str | None:
+        """The image of `folder/name`; None where there is none."""
+        return self._paths.get(canonical(reference))
 
     def of(self, reference: str) -> str:
         """The image of `folder/name`; where there is none the PNG that should be there."""
-        return self.paths.get(reference, f"{reference}.png")
+        return self.find(reference) or f"{reference}.png"
 
 
 def parts(root: str, part_names: Iterable[Iterable[str]]) -> dict[str, bool]:

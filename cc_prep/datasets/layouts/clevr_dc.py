@@ -133,7 +133,7 @@ def _action(index: int, types: dict[int, str]) -> str | None:
 def _image(images: Images, folder: str, index: int) -> str:
     """The index as the authors write it, or padded as others need it."""
     padded_name = f"{folder}/{index:06d}"
-    return images.of(padded_name if padded_name in images else f"{folder}/{index}")
+    return images.find(padded_name) or images.of(f"{folder}/{index}")
 
 
 def _number(name: Any) -> int | None:

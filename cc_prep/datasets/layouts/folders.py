@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cc_prep import storage
+from cc_prep import storage, text_files
 from cc_prep.datasets.layouts import annotation_files, masks, split_file, table
 from cc_prep.datasets.layouts.annotation_files import LITTER, Images, by_stem, is_image, visible
+from cc_prep.datasets.layouts.file_names import canonical, nearest
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
@@ -110,7 +111,7 @@ def faults(manifest: Manifest) -> list[str]:
         assert sides is not None
         names = [_names(root, f"{prefix}{side}") for side in sides]
         problems += [
-            f"{prefix}{side}/{name} has no counterpart in {prefix}{other}"
+            f"{prefix}{side}/{name} has no counterpart in {prefix}{other}" + _near(name, others)
             for side, other, own, others in zip(sides, sides[::-1], names, names[::-1], strict=True)
             for name in sorted(own - others)
         ]
@@ -122,13 +123,20 @@ def faults(manifest: Manifest) -> list[str]:
     return problems
 
 
+def _near(name: str, others: set[str]) -> str:
+    """For a message, the name that was probably meant."""
+    near = nearest(name, others)
+    return f", which has {near}" if near is not None else ""
+
+
 def _caption_faults(root: str, folder: str, names: set[str]) -> list[str]:
     """Captions of no pair, and what is in their folder and not read."""
     files = visible(storage.list_files(storage.join(root, folder)))
     others = [n for n in files if not n.endswith(".txt") and n.lower() not in LITTER]
-    strays = sorted({n[:-4] for n in files if n.endswith(".txt")} - names)
+    captions = [n for n in files if n.endswith(".txt")]
+    strays = [n for n in captions if canonical(n.removesuffix(".txt")) not in names]
     return [
-        *(f"{folder}/{name}.txt belongs to no pair" for name in strays),
+        *(f"{folder}/{name} belongs to no pair" for name in strays),
         *(f"{folder}/{name} is left out: its name does not end in .txt" for name in others),
         *annotation_files.inner_folders(root, folder),
     ]
@@ -155,7 +163,7 @@ def _of(manifest: Manifest, prefix: str, captioned: str | None = None) -> list[I
                 after=images.of(f"{prefix}{sides[1]}/{name}"),
                 captions=captions.get(name, ()),
             ),
-            *(images.paths.get(f"{folder}/{name}") for folder in mask_folders),
+            *(images.find(f"{folder}/{name}") for folder in mask_folders),
             land_cover=manifest.masks.land_cover,
         )
         # A name on one side alone is a pair too: the job sets it aside and names what is missing.
@@ -166,11 +174,12 @@ def _of(manifest: Manifest, prefix: str, captioned: str | None = None) -> list[I
 def _captions(root: str, prefix: str, names: set[str]) -> dict[str, tuple[str, ...]]:
     """The captions of those names that have a file of them. Raises UserError."""
     folder = storage.join(root, f"{prefix}captions")
-    files = [n for n in storage.list_files(folder, ".txt") if n.removesuffix(".txt") in names]
-    paths = [storage.join(folder, name) for name in files]
+    file_of = {canonical(n.removesuffix(".txt")): n for n in storage.list_files(folder, ".txt")}
+    wanted = sorted(file_of.keys() & names)
+    paths = [storage.join(folder, file_of[name]) for name in wanted]
     return {
-        name.removesuffix(".txt"): _lines(path, content)
-        for name, path, content in zip(files, paths, storage.read_many(paths), strict=True)
+        name: _lines(path, content)
+        for name, path, content in zip(wanted, paths, storage.read_many(paths), strict=True)
         if content is not None
     }
 
@@ -181,16 +190,19 @@ def _unchanged(root: str, prefix: str) -> frozenset[str]:
     if not storage.exists(path):
         return frozenset()
     lines = _lines(path, storage.read_bytes(path))
-    return frozenset(name.rpartition(".")[0] if is_image(name) else name for name in lines)
+    names = (name.rpartition(".")[0] if is_image(name) else name for name in lines)
+    return frozenset(map(canonical, names))
 
 
 def _lines(path: str, content: bytes) -> tuple[str, ...]:
     """The lines of a text file that are not empty. Raises UserError, which names it."""
-    try:
-        lines = content.decode("utf-8-sig").replace("\r", "\n").split("\n")
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: is not UTF-8 text", "Save it as UTF-8") from None
+    lines = text_files.decode(content, path).replace("\r", "\n").split("\n")
     return tuple(line.strip() for line in lines if line.strip())
+
+
+def has_sides(root: str, prefix: str) -> bool:
+    """Whether a folder holds the two folders of images. prefix: "" for the root, else `name/`."""
+    return _sides(root, prefix) is not None
 
 
 def _sides(root: str, prefix: str) -> tuple[str, str] | None:

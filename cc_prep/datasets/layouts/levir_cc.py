@@ -22,7 +22,7 @@ from typing import Any
 
 from cc_prep import storage
 from cc_prep.datasets.layouts import annotation_files, masks
-from cc_prep.datasets.layouts.annotation_files import Images, first_folder
+from cc_prep.datasets.layouts.annotation_files import Images, MissingPart, first_folder
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 from cc_prep.words import counted
@@ -53,10 +53,7 @@ def template(root: str) -> str:
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of a split in the order of the file."""
     patterns = manifest.levir
-    sides = [
-        first_folder(manifest.root, [pattern.replace("{split}", split)], LAYOUT)
-        for pattern in (patterns.before, patterns.after)
-    ]
+    sides = _sides(manifest, split)
     mask_folders = [
         pattern and pattern.replace("{split}", split)
         for pattern in (patterns.mask, patterns.mask_before, patterns.mask_after)
@@ -78,7 +75,7 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
                 image_id=row["filename"],
             )
             references = (
-                images.paths.get(f"{folder}/{stem}") if folder else None for folder in mask_folders
+                images.find(f"{folder}/{stem}") if folder else None for folder in mask_folders
             )
             land_cover = manifest.masks.land_cover
             image_pairs.append(masks.with_masks(pair, *references, land_cover=land_cover))
@@ -96,7 +93,29 @@ def faults(manifest: Manifest) -> list[str]:
     if empty:
         problems.append(f"{file}: {counted(empty, 'empty sentence')}, left out")
     unknown = {row["split"] for row in rows} - set(manifest.splits)
-    return problems + [f"{file}: split {split} is not in the manifest" for split in sorted(unknown)]
+    for split in sorted(unknown):
+        error = _missing_side(manifest, split)
+        reason = f": {error.what}. {error.remedy}" if error else ""
+        problems.append(f"{file}: split {split} is not in the manifest{reason}")
+    return problems
+
+
+def _missing_side(manifest: Manifest, split: str) -> MissingPart | None:
+    """The error of a side of a split that has no folder."""
+    try:
+        _sides(manifest, split)
+    except MissingPart as error:
+        return error
+    return None
+
+
+def _sides(manifest: Manifest, split: str) -> list[str]:
+    """The folders of before and after. Raises MissingPart."""
+    patterns = (manifest.levir.before, manifest.levir.after)
+    return [
+        first_folder(manifest.root, [pattern.replace("{split}", split)], LAYOUT)
+        for pattern in patterns
+    ]
 
 
 def _sentence(entry: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from cc_prep import storage
 from cc_prep.datasets.layouts import annotation_files
+from cc_prep.datasets.layouts.file_names import canonical
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
@@ -29,7 +30,7 @@ def ids(manifest: Manifest) -> dict[str, list[str]]:
     splits = content.get("splits", content)
     if not isinstance(splits, dict) or not all(isinstance(ids, list) for ids in splits.values()):
         raise UserError(f"{manifest.split_file}: no splits", 'Give {"splits": {"train": [ids], …}}')
-    return {split: [str(id) for id in ids] for split, ids in splits.items()}
+    return {split: [canonical(str(id)) for id in ids] for split, ids in splits.items()}
 
 
 def with_splits(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:

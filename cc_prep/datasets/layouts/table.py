@@ -17,14 +17,17 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import re
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
-from cc_prep import storage
+from cc_prep import storage, text_files
 from cc_prep.datasets.layouts import masks, split_file
+from cc_prep.datasets.layouts.file_names import Spelling, canonical
 from cc_prep.errors import UserError, first_line
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest
@@ -32,7 +35,8 @@ from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 from cc_prep.words import counted
 
 WANTED = "Put the table (pairs.csv) and its images there, or name its folder with --root"
-EXCEL_HINT = re.compile(r"\A\"?sep=.\"?\r?\n", re.IGNORECASE)
+# Excel's hint at the separator, and empty lines.
+ABOVE_HEADER = re.compile(r"(\"?sep=.\"?\r?\n)?[\r\n]*", re.IGNORECASE)
 NAMES = ("pairs.csv", "pairs.jsonl", "pairs.parquet")
 REMEDY = (
     "Columns: before, after, and where there are any caption, split, id, kind, change_type, mask, "
@@ -52,6 +56,28 @@ ONCE = ("split", "kind", "change_type", *masks.NAMES)
 COLUMNS = ("before", "after")
 KNOWN = {*COLUMNS, "caption", "captions", "id", *ONCE}
 MOST_LISTED = 8
+ENDINGS = (".csv", ".jsonl", ".parquet")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table: its values by column. number: its line in a text, else which row it is."""
+
+    path: str
+    number: int
+    values: dict[str, Any]
+
+    @property
+    def place(self) -> str:
+        """Where it is, for messages."""
+        if self.path.endswith(".parquet"):
+            return text_files.at_row(self.path, self.number, self.text("id"))
+        return text_files.at_line(self.path, self.number)
+
+    def text(self, column: str) -> str:
+        """A value as text without blanks around it; "" where there is none."""
+        value = self.values.get(column)
+        return "" if value is None else str(value).strip()
 
 
 def parts(root: str) -> dict[str, bool]:
@@ -65,7 +91,7 @@ def parts(root: str) -> dict[str, bool]:
 
 def only_table(root: str) -> str:
     """The name of the one file in `root` that is a table of pairs. Raises UserError."""
-    tables = [n for n in storage.list_files(root) if n.endswith((".csv", ".jsonl", ".parquet"))]
+    tables = [n for n in storage.list_files(root) if n.endswith(ENDINGS)]
     named = [n for n in tables if n in NAMES] or tables
     names = []
     for name in named:
@@ -127,51 +153,63 @@ def _with_splits(manifest: Manifest, listed: list[ImagePair]) -> list[ImagePair]
 
 def _listed(manifest: Manifest) -> list[ImagePair]:
     """The pairs in the order of their first rows, with the splits that these name, or ""."""
-    path = _path(manifest)
     by_id: dict[str, ImagePair] = {}
     values_of: dict[str, dict[str, str]] = {}
-    for number, row in enumerate(_rows(path), _first_row(path)):
-        pair = _pair(manifest, path, number, row)
+    for row in _rows(_path(manifest)):
+        pair = _pair(manifest, row)
         earlier = by_id.get(pair.id)
-        values = _once(path, number, row, pair.id, values_of.get(pair.id, {}))
+        values = _once(row, pair.id, values_of.get(pair.id, {}))
         values_of[pair.id] = values
         if earlier is None:
             by_id[pair.id] = pair
             continue
-        pair = _pair(manifest, path, number, {**row, **values})
-        differing = [f for f in COLUMNS if getattr(earlier, f) != getattr(pair, f)]
+        pair = _pair(manifest, replace(row, values={**row.values, **values}))
+        differing = [
+            side
+            for side in COLUMNS
+            if canonical(getattr(earlier, side)) != canonical(getattr(pair, side))
+        ]
         if differing:
-            raise UserError(
-                f"{path}: row {number}: {pair.id!r} is in an earlier row "
-                f"with another {differing[0]}",
-                "Give each pair its own id",
-            )
+            raise _differs(row, pair.id, differing[0], "Give each pair its own id")
         captions = (*earlier.captions, *pair.captions)
         by_id[pair.id] = replace(pair, captions=captions)
-    return list(by_id.values())
+    return _as_files_are_spelled(manifest.root, by_id.values())
 
 
-def _once(
-    path: str, number: int, row: dict[str, Any], id: str, earlier: dict[str, str]
-) -> dict[str, str]:
+def _as_files_are_spelled(root: str, pairs: Iterable[ImagePair]) -> list[ImagePair]:
+    spelling = Spelling()
+    spelled = []
+    for pair in pairs:
+        named = {name: getattr(pair, name) for name in (*COLUMNS, *masks.NAMES)}
+        files: dict[str, Any] = {
+            name: spelling.of(root, file) for name, file in named.items() if file is not None
+        }
+        spelled.append(replace(pair, **files))
+    return spelled
+
+
+def _once(row: Row, id: str, earlier: dict[str, str]) -> dict[str, str]:
     """What the rows of a pair say in ONCE up to this one. Raises UserError where two differ."""
     values = dict(earlier)
     for name in ONCE:
-        value = _text(row, name)
+        value = row.text(name)
         there = values.get(name, "")
         same = name == "kind" and KINDS.get(value.lower()) == KINDS.get(there.lower())
         if value and there and value != there and not same:
-            raise UserError(
-                f"{path}: row {number}: {id!r} is in an earlier row with another {name}",
-                "Give each pair its own id",
+            raise _differs(
+                row,
+                id,
+                name,
+                f"A pair in {there} and in {value} is a leak: leave it in one of them"
+                if name == "split"
+                else f"Give all rows of a pair one {name}, and each pair its own id",
             )
         values[name] = value or there
     return values
 
 
-def _text(row: dict[str, Any], name: str) -> str:
-    value = row.get(name)
-    return "" if value is None else str(value).strip()
+def _differs(row: Row, id: str, column: str, remedy: str) -> UserError:
+    return UserError(f"{row.place}: {id!r} is in an earlier row with another {column}", remedy)
 
 
 def groups(manifest: Manifest, column: str) -> dict[str, str]:
@@ -182,47 +220,42 @@ def groups(manifest: Manifest, column: str) -> dict[str, str]:
     """
     path = _path(manifest)
     rows = _rows(path)
-    if not all(column in row for row in rows):
-        raise UserError(f"{path}: no column {column!r}", f"It has: {', '.join(map(str, rows[0]))}")
+    if not all(column in row.values for row in rows):
+        known = ", ".join(map(str, rows[0].values))
+        raise UserError(f"{path}: no column {column!r}", f"It has: {known}")
     group_of: dict[str, str] = {}
-    for number, row in enumerate(rows, _first_row(path)):
-        id, group = _pair(manifest, path, number, row).id, _text(row, column)
+    for row in rows:
+        id, group = _pair(manifest, row).id, row.text(column)
         if group and group_of.setdefault(id, group) != group:
-            raise UserError(
-                f"{path}: row {number}: {id!r} is in an earlier row with another {column}",
-                "Give each pair one group",
-            )
+            raise _differs(row, id, column, "Give each pair one group")
     if not group_of:
         raise UserError(f"{path}: column {column!r} is empty", "Fill it, or leave out --group")
     return group_of
 
 
-def _pair(manifest: Manifest, path: str, number: int, row: dict[str, Any]) -> ImagePair:
-    def text(name: str) -> str:
-        return _text(row, name)
-
-    before, after = text("before"), text("after")
+def _pair(manifest: Manifest, row: Row) -> ImagePair:
+    before, after = map(row.text, COLUMNS)
     if not before or not after:
-        raise UserError(f"{path}: row {number}: no before or no after", REMEDY)
-    kind = KINDS.get(text("kind").lower())
+        raise UserError(f"{row.place}: no before or no after", REMEDY)
+    kind = KINDS.get(row.text("kind").lower())
     if kind is None:
-        raise UserError(f"{path}: row {number}: kind {text('kind')!r}", "Use change or no_change")
+        raise UserError(f"{row.place}: kind {row.text('kind')!r}", "Use change or no_change")
     pair = ImagePair(
         dataset=manifest.name,
-        split=text("split"),
-        id=text("id") or f"{before} {after}",
+        split=row.text("split"),
+        id=canonical(row.text("id") or f"{before} {after}"),
         kind=kind,
         before=before,
         after=after,
-        captions=_captions(path, number, row),
-        change_type=text("change_type") or None,
+        captions=_captions(row),
+        change_type=row.text("change_type") or None,
     )
-    references = (text(name) or None for name in masks.NAMES)
+    references = (row.text(name) or None for name in masks.NAMES)
     return masks.with_masks(pair, *references, land_cover=manifest.masks.land_cover)
 
 
-def _captions(path: str, number: int, row: dict[str, Any]) -> tuple[str, ...]:
-    value: Any = row.get("captions")
+def _captions(row: Row) -> tuple[str, ...]:
+    value: Any = row.values.get("captions")
     remedy = "Use `caption` for a sentence, `captions` for a list of them"
     if isinstance(value, str):
         try:
@@ -230,10 +263,10 @@ def _captions(path: str, number: int, row: dict[str, Any]) -> tuple[str, ...]:
         except ValueError:
             value = ""
     if value is not None and not isinstance(value, (list, tuple)):
-        raise UserError(f"{path}: row {number}: captions are no JSON list", remedy)
-    sentences = [one for one in (*(value or ()), row.get("caption")) if one is not None]
+        raise UserError(f"{row.place}: captions are no JSON list", remedy)
+    sentences = [one for one in (*(value or ()), row.values.get("caption")) if one is not None]
     if not all(isinstance(sentence, str) for sentence in sentences):
-        raise UserError(f"{path}: row {number}: a caption is no sentence", remedy)
+        raise UserError(f"{row.place}: a caption is no sentence", remedy)
     return tuple(sentence.strip() for sentence in sentences if sentence.strip())
 
 
@@ -247,35 +280,14 @@ def _path(manifest: Manifest) -> str:
     return storage.join(manifest.root, names[0])
 
 
-def _first_row(path: str) -> int:
-    """The number of the first pair's row: a CSV's header is row 1."""
-    return 1 if path.endswith((".parquet", ".jsonl")) else 2
-
-
-def _rows(path: str) -> list[dict[str, Any]]:
+def _rows(path: str) -> list[Row]:
     """The rows of a table. Raises UserError."""
     try:
-        if path.endswith(".parquet"):
-            from cc_prep.formats import base  # which needs pyarrow
-
-            rows: list[Any] = base.read_rows(storage.read_bytes(path), None, path)
-        elif path.endswith(".jsonl"):
-            rows = storage.read_json_lines(path)
-        else:
-            rows = csv_rows(storage.read_bytes(path).decode("utf-8-sig"))
-    except DamagedShard as error:
-        raise UserError(str(error), ROW_FILES) from None
-    except csv.Error as error:
-        raise UserError(f"{path}: {error}", CSV_FORM) from None
-    except (OSError, ValueError, RecursionError) as error:
+        data = storage.read_bytes(path)
+    except OSError as error:
         raise UserError(f"{path}: {first_line(error)}", ROW_FILES) from None
-    if not rows:
-        raise UserError(f"{path}: no rows", REMEDY)
-    bad = next((row for row in rows if not has_columns(row)), None)
-    if bad is not None:
-        what = f"no columns before and after in every row, but {columns_of(bad)}"
-        raise UserError(f"{path}: {what}", REMEDY)
-    names = {str(name) for row in rows for name in row}
+    rows = (_parquet_rows if path.endswith(".parquet") else text_rows)(path, data, REMEDY)
+    names = {str(name) for row in rows for name in row.values}
     for name in sorted(names - KNOWN):
         usual = name.strip().lower()
         if usual in KNOWN - names:
@@ -286,38 +298,82 @@ def _rows(path: str) -> list[dict[str, Any]]:
     return rows
 
 
-def csv_rows(text: str) -> list[dict[str, Any]]:
-    """The rows of a CSV by the names in its header. Raises csv.Error, which names the line.
+def _parquet_rows(path: str, data: bytes, remedy: str) -> list[Row]:
+    from cc_prep.formats import base  # which needs pyarrow
+
+    try:
+        values = base.read_rows(data, None, path)
+    except DamagedShard as error:
+        raise UserError(str(error), ROW_FILES) from None
+    rows = [Row(path, number, one) for number, one in enumerate(values, 1)]
+    return _with_columns(path, rows, remedy)
+
+
+def text_rows(path: str, data: bytes, remedy: str) -> list[Row]:
+    """The rows of a CSV or of JSON lines (.jsonl), which have at least before and after.
+
+    Raises UserError for what is neither, and with `remedy` for a table without rows or without
+    these columns.
+    """
+    text = text_files.decode(data, path)
+    read = text_files.json_lines if path.endswith(".jsonl") else _csv_rows
+    rows = [Row(path, number, values) for number, values in read(text, path)]
+    return _with_columns(path, rows, remedy)
+
+
+def _with_columns(path: str, rows: list[Row], remedy: str) -> list[Row]:
+    """The rows, of which each is an object with before and after. Raises UserError."""
+    if not rows:
+        raise UserError(f"{path}: no rows", remedy)
+    for row in rows:
+        if not isinstance(row.values, dict) or not row.values.keys() >= {*COLUMNS}:
+            place = path if row is rows[0] else row.place
+            raise UserError(
+                f"{place}: no columns before and after, but {_columns(row.values)}", remedy
+            )
+    return rows
+
+
+def _csv_rows(text: str, path: str) -> Iterator[tuple[int, dict[str, str | None]]]:
+    """The rows of a CSV by the names in its header, and the line on which each begins.
 
     They are separated as the header is: by commas, or by the semicolons or tabs that spreadsheets
-    write in some languages. The line `sep=;`, which tells Excel so, may precede the header.
+    write in some languages. The line `sep=;`, which tells Excel so, may precede the header. Raises
+    UserError.
     """
-    text = EXCEL_HINT.sub("", text, count=1)
-    header = re.split("[\r\n]", text, maxsplit=1)[0]
-    names = {mark: next(csv.reader([header], delimiter=mark), []) for mark in ",;\t"}
+    above = ABOVE_HEADER.match(text)
+    assert above
+    lines_above = len(above[0].splitlines())
+    number = lines_above + 1
+    try:
+        body = text[above.end() :]
+        mark, header = _header(re.split("[\r\n]", body, maxsplit=1)[0])
+        reader = csv.reader(io.StringIO(body, newline=""), delimiter=mark, strict=True)
+        next(reader, None)
+        while True:
+            number = lines_above + reader.line_num + 1
+            values = next(reader, None)
+            if values is None:
+                return
+            if any(value.strip() for value in values[len(header) :]):
+                raise csv.Error(f"more values than columns; one with {mark!r} in it needs quotes")
+            if values:
+                yield number, dict(itertools.zip_longest(header, values[: len(header)]))
+    except csv.Error as error:
+        raise UserError(f"{text_files.at_line(path, number)}: {error}", CSV_FORM) from None
+
+
+def _header(line: str) -> tuple[str, list[str]]:
+    """The separator of a CSV and the names of its columns. Raises csv.Error for a name twice."""
+    names = {mark: next(csv.reader([line], delimiter=mark), []) for mark in ",;\t"}
     mark = next((mark for mark in names if {*COLUMNS} <= {*names[mark]}), ",")
     twice = [name for name, count in Counter(filter(None, names[mark])).items() if count > 1]
     if twice:
         raise csv.Error(f"two columns are called {twice[0]!r}")
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
-    rows: list[dict[str, Any]] = []
-    try:
-        for row in reader:
-            beyond: Any = row.pop(None, ())
-            if any(value.strip() for value in beyond):
-                raise csv.Error(f"more values than columns; one with {mark!r} in it needs quotes")
-            rows.append(row)
-    except csv.Error as error:
-        raise csv.Error(f"line {reader.reader.line_num}: {error}") from None
-    return rows
+    return mark, names[mark]
 
 
-def has_columns(row: Any) -> bool:
-    """Whether a row is an object with the columns that a pair needs."""
-    return isinstance(row, dict) and row.keys() >= {*COLUMNS}
-
-
-def columns_of(row: Any) -> str:
+def _columns(values: Any) -> str:
     """The columns of a row in words."""
-    names = [str(name) for name in row if name is not None] if isinstance(row, dict) else []
+    names = [str(name) for name in values] if isinstance(values, dict) else []
     return ", ".join(names[:MOST_LISTED]) or "none"

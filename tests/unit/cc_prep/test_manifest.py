@@ -32,6 +32,57 @@ def test_override_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert manifest.load("clevr").root == "data/clevr"
 
 
+def test_paths_are_relative_to_the_file_that_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: "no folder rel" of a manifest that is used from another folder than its own."""
+    (tmp_path / "project").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    text = "layout: table\nroot: {}\nexclude: out.csv\n"
+    (tmp_path / "project/mine.yaml").write_text(text.format("rel"))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    mine = "../project/mine.yaml"
+    loaded = manifest.load(mine)
+    assert (loaded.root, loaded.exclude) == ("../project/rel", "../project/out.csv")
+    loaded = manifest.load(mine, ["exclude=mine.csv"], root="here")
+    assert (loaded.root, loaded.exclude) == ("here", "mine.csv")
+    assert manifest.load(mine, ["root=here"]).root == "here"
+    monkeypatch.chdir(tmp_path / "project")
+    assert manifest.load("mine.yaml").root == "rel"
+    monkeypatch.setenv("MY_ROOT", "here")
+    for written, root in (
+        ("${MY_ROOT}", "here"),
+        ("${MY_ROOT:-there}/x", "here/x"),
+        ("${NOT_SET_ANYWHERE:-../there}", "../there"),
+        ("/a/b/../c", "/a/c"),
+        ("s3://bucket//a", "s3://bucket//a"),
+        ("~/data", "~/data"),
+    ):
+        (tmp_path / "project/mine.yaml").write_text(text.format(written))
+        assert manifest.load("mine.yaml").root == root
+    # One of the package counts as one in `manifests/` of the current folder.
+    assert manifest.load("clevr").root == "data/clevr"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0112", 112), ("0x70", 112), ("0o160", 112), ("1_000", 1000), ("+112", 112)],
+)
+def test_numbers_are_what_everybody_else_reads(tmp_path: Path, text: str, value: int) -> None:
+    """Keeps away: 74 px for 0112, which YAML 1.1 takes for an octal number."""
+    (tmp_path / "mine.yaml").write_text(f"layout: table\nroot: .\nimage_size: {text}\n")
+    assert manifest.load(str(tmp_path / "mine.yaml")).image_size == value
+    assert manifest.load("own", [f"image_size={text}"]).image_size == value
+    with pytest.raises(UserError, match="image_size: input should be a valid integer, not '1:30'"):
+        manifest.load("own", ["image_size=1:30"])
+
+
+def test_another_encoding_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_bytes("layout: table\nroot: é\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"is not UTF-8 text \(line 2\)\. Save it as UTF-8"):
+        manifest.load(str(tmp_path / "mine.yaml"))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -46,6 +97,7 @@ def test_override_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         ("layout: clever", "layout"),
         ("splits: []", "splits"),
         ("splits: [a, a]", "named twice"),
+        ("splits: [Train, TRAIN]", "two splits differ in small and capital letters alone"),
         ("splits: [a b]", "a split is named in letters"),
         ("name: a/b", "name"),
         ("interpolate: {pad_multiple: 40}", "pad_multiple"),
@@ -83,6 +135,8 @@ def test_an_own_key_beside_a_merged_one_stands_once(tmp_path: Path) -> None:
         ("clever", [], 'Did you mean "clevr"?'),
         ("none.yaml", [], "no manifest none.yaml"),
         ("clevr", ["depth"], "not key=value"),
+        ("clevr", ["image_size="], "no value after =. Give one; for none, --set image_size=null"),
+        ("clevr", ["image_size= "], "no value after ="),
         ("clevr", ["interpolate.depth=["], "not YAML (expected the node content"),
         ("clevr", ["interpolate={depth: 2, depth: 3}"], "not YAML (depth occurs twice)"),
         ("clevr", ["name.x=1"], "name has no keys below it"),

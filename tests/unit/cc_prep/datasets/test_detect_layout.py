@@ -6,8 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from cc_prep import datasets, manifest
+from cc_prep import datasets, manifest, settings
 from cc_prep.datasets import detect_layout
 from cc_prep.errors import UserError
 from tests.conftest import write_video
@@ -79,10 +81,10 @@ def test_nothing_about_other_data_comes_along(tmp_path: Path) -> None:
         "features:\n# a remark at the margin\n  backbone: vqgan\nimage_size: 64\n"
     )
     recognised = detect_layout.recognise("mine", str(tmp_path / "data"), str(theirs))
-    settings = recognised.settings
-    assert (settings.image_size, settings.features.backbone) == (64, "vqgan")
-    assert settings.splits == ("train", "val", "test")
-    assert (settings.split_file, settings.exclude, settings.outside_root) == (None, None, False)
+    mine = recognised.settings
+    assert (mine.image_size, mine.features.backbone) == (64, "vqgan")
+    assert mine.splits == ("train", "val", "test")
+    assert (mine.split_file, mine.exclude, mine.outside_root) == (None, None, False)
     assert "list.csv" not in recognised.text
 
 
@@ -195,8 +197,94 @@ def test_a_folder_of_two_layouts_that_fits_neither(tmp_path: Path) -> None:
     """Keeps away: a sound row of one layout as the fault of another."""
     MAKERS["edit"](tmp_path)
     (tmp_path / "train.json").write_text('[{"uid": "1", "img0": "a.jpg", "img1": "b.jpg"}]')
-    with pytest.raises(UserError, match=r"as image_editing: .* row 0 has no usable 'sents'"):
+    with pytest.raises(UserError, match=r"as image_editing: .* row 1 \(id 1\): no usable 'sents'"):
         detect_layout.recognise("mine", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("folders", "seen", "remedy"),
+    [
+        (("T1", "T2"), "T1/ (1 image), T2/ (1 image)", "If T1 holds the images before and T2"),
+        (("im1", "im2"), "im1/ (1 image), im2/ (1 image)", "If im1 holds the images before"),
+        (("After", "Before"), "After/ (1 image)", "If Before holds the images before and After"),
+        (("x/before", "x/after"), "x/ (0 images)", "Give {root}/x with --root"),
+        (
+            ("training/before", "training/after", "validation/A", "validation/B"),
+            "training/ (0 images), validation/ (0 images)",
+            "Rename training, validation to the splits' names: train, val, test",
+        ),
+        (("before", "Afters", "After"), "before/ is there, but no after/", "Rename After to after"),
+        (("photos",), "photos/ (1 image)", "Add a table pairs.csv"),
+    ],
+)
+def test_folders_that_are_called_otherwise_are_named(
+    tmp_path: Path, folders: tuple[str, ...], seen: str, remedy: str
+) -> None:
+    """Keeps away: "no files in it" of a folder that is full of folders of images."""
+    (tmp_path / ".git").mkdir()
+    for folder in folders:
+        image(tmp_path / folder / "1.png")
+    with pytest.raises(UserError) as caught:
+        detect_layout.recognise("mine", str(tmp_path))
+    assert seen in caught.value.what
+    assert caught.value.remedy.startswith(remedy.format(root=tmp_path))
+    assert ".git" not in str(caught.value)
+
+
+def test_a_folder_of_levir_in_small_letters_is_named(tmp_path: Path) -> None:
+    """Keeps away: a manifest without train, and no word of why."""
+    MAKERS["levir"](tmp_path)
+    (tmp_path / "images/train/A").rename(tmp_path / "images/train/a")
+    recognised = detect_layout.recognise("mine", str(tmp_path))
+    assert "train" not in recognised.pairs
+    assert recognised.faults == [
+        "LevirCCcaptions.json: split train is not in the manifest: no folder "
+        f"{tmp_path}/images/train/A, but a is there. Rename it to A"
+    ]
+
+
+@pytest.mark.parametrize("splits", [("Train", "TRAIN"), ("1a", "1A")])
+def test_splits_that_differ_in_case_are_named(tmp_path: Path, splits: tuple[str, str]) -> None:
+    """Keeps away: half of the training pairs in a split of their own, for a slip of the Shift."""
+    rows = [f"{i}.png,b.png,{split}" for i, split in enumerate(splits)]
+    (tmp_path / "pairs.csv").write_text("\n".join(["before,after,split", *rows]))
+    with pytest.raises(UserError, match="differ in small and capital letters alone"):
+        detect_layout.recognise("mine", str(tmp_path))
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+@example("1:30")
+@example("a\x85b\u2028c")
+@example("~")
+def test_any_text_is_a_value(text: str) -> None:
+    """Keeps away: a name that YAML reads as something else, or not at all."""
+    written = f"head: 1\nkey: {detect_layout.quoted(text)}\nlist: [{detect_layout.quoted(text)}]\n"
+    assert settings.read(written, "mine.yaml") == {"head": 1, "key": text, "list": [text]}
+
+
+@pytest.mark.parametrize("name", ["two\nlines: [", "# none", "0112"])
+def test_a_root_of_any_name_is_written_and_read(tmp_path: Path, name: str) -> None:
+    """Keeps away: "line 3: mapping values are not allowed here" in the manifest of `init`."""
+    for side in ("before", "after"):
+        image(tmp_path / name / side / "1.png")
+    recognised = detect_layout.recognise("mine", str(tmp_path / name))
+    assert manifest.build(recognised.text, "mine.yaml").root == str(tmp_path / name)
+
+
+def test_a_relative_root_is_written_from_where_the_manifest_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a manifest that names another folder than the one that was looked into."""
+    MAKERS["folders"](tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    recognised = detect_layout.recognise("mine", "data", folder="manifests")
+    assert "\nroot: ../data\n" in recognised.text
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests/mine.yaml").write_text(recognised.text)
+    assert manifest.load("mine").root == recognised.settings.root == "data"
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path / "else")
+    assert manifest.load("../manifests/mine.yaml").root == "../data"
 
 
 def test_hidden_files_are_no_videos(tmp_path: Path) -> None:

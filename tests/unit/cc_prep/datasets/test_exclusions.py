@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
@@ -70,20 +71,21 @@ def test_a_list_of_a_split_that_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "message"),
     [
-        b"",
-        b"a,b\n1,2\n",
-        b"split,id,kind,reason,detail\ntrain,1\n",
-        b"\xff\xfe",
-        b'split,"',
-        b'split,id,kind,reason,detail\ntrain,1,change,x,"open',
+        (b"", "out.csv: no list of exclusions. Its columns are split,id,kind,reason,detail"),
+        (b"a,b\n1,2\n", "out.csv: no list of exclusions. Its columns are"),
+        (b"split,id,kind,reason,detail\n\ntrain,1\n", "out.csv, line 3: 2 values. Its columns"),
+        (b"\xff\xfe", "out.csv: is not UTF-8 text (line 1). Save it as UTF-8"),
+        (b'split,"', "out.csv, line 1: unexpected end of data"),
+        (b'split,id,kind,reason,detail\ntrain,1,change,x,"open', "out.csv, line 2: unexpected end"),
     ],
 )
-def test_files_that_are_no_list(tmp_path: Path, content: bytes) -> None:
+def test_files_that_are_no_list(tmp_path: Path, content: bytes, message: str) -> None:
+    """Keeps away: "no list" of a list with one wrong line, or in another encoding."""
     settings = excluding(tmp_path)
     (tmp_path / "out.csv").write_bytes(content)
-    with pytest.raises(UserError, match=r"no list of exclusions. Its columns are split,id,kind"):
+    with pytest.raises(UserError, match=re.escape(message)):
         datasets.pairs(settings, "train")
     (tmp_path / "out.csv").unlink()
     with pytest.raises(UserError, match="exclude: no file"):

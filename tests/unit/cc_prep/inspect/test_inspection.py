@@ -45,8 +45,8 @@ def test_every_fault_is_named(synth_root: Path, tmp_path: Path) -> None:
     for part in (
         "missing image: " + str(root / "images/CLEVR_default_000000.png"),
         "unreadable image: " + str(root / "sc_images/CLEVR_semantic_000001.png"),
-        "000002-change: no captions",
-        "000003-change: 2 empty captions",
+        "2 (train): no captions",
+        "3 (train): 2 empty captions",
         "nothing for index 4",
     ):
         assert any(part in fault for fault in faults), part
@@ -74,12 +74,23 @@ def test_two_sizes_of_a_pair_are_a_fault_where_nothing_resizes(tmp_path: Path) -
     resized = inspect(own(tmp_path), ["train", "test"])
     assert not any("sizes" in line for line in resized.faults)
     [note] = [note for note in resized.notes if "sizes" in note]
-    assert note.startswith("1 pair has images of two sizes: own-test-a-change (32×32 and 40×32). ")
+    assert note.startswith("1 pair has images of two sizes: a (test): 32×32 and 40×32. ")
     assert "cc-train caption refuses such pairs" in note
     faults = inspect(own(tmp_path, "image_size=null"), ["train", "test"]).faults
-    line = "own-test-a-change: sizes differ (32×32 and 40×32). Set image_size to resize both"
+    line = "a (test): sizes differ (32×32 and 40×32). Set image_size to resize both"
     assert [fault for fault in faults if "sizes" in fault] == [line]
     assert not any("sizes" in note for note in inspect(own(tmp_path), ["train"]).notes)
+
+
+def test_notes_name_a_pair_as_its_user_did(tmp_path: Path) -> None:
+    """Keeps away: `t-train-images_2_eaed7382f16e8f54-change`, by which nobody finds a pair."""
+    for name in "12":
+        image(tmp_path / f"before/{name} é.png", 1)
+        image(tmp_path / f"after/{name} é.png", 1)
+    (tmp_path / "unchanged.txt").write_text("2 é", encoding="utf-8")
+    notes = inspect(own(tmp_path), ["train"]).notes
+    assert "2 pairs show what another shows: 1 é (train) = 2 é (train, no_change)" in notes
+    assert "1 changed pairs have the same image twice: 1 é (train)" in notes
 
 
 def test_images_that_are_as_good_as_black_are_noted(tmp_path: Path) -> None:

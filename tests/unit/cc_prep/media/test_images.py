@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from cc_prep.errors import Reason, RejectedPair
-from cc_prep.media import images
+from cc_prep.media import images, masks
 
 GREEN = np.full((20, 30, 3), (0, 204, 0), np.uint8)
 
@@ -183,3 +183,21 @@ def test_messages_hold_no_address() -> None:
     with pytest.raises(RejectedPair) as caught:
         images.decode(b"hello", "x.png")
     assert caught.value.detail == "x.png: cannot identify image file"
+
+
+def test_a_file_that_is_there_is_no_frame(tmp_path: Path) -> None:
+    """Keeps away: "missing image: a" of a photograph or mask called `a#frame=1.png`."""
+    path = tmp_path / "a#frame=1.png"
+    Image.new("RGB", (32, 24), (9, 9, 9)).save(path)
+    assert images.read(str(path)).shape == (24, 32, 3)
+    assert masks.read(str(path)).all()
+    with pytest.raises(RejectedPair, match=r"'2\.png' is no frame's number"):
+        images.read(str(tmp_path / "a#frame=2.png"))
+
+
+def test_a_backslash_is_named_where_nothing_is_found(tmp_path: Path) -> None:
+    """Keeps away: a missing image of a list from Windows, and no word of why."""
+    with pytest.raises(RejectedPair, match=r"img.0\.png: folders are separated by /, not by"):
+        images.read(str(tmp_path / "img\\0.png"))
+    Image.new("RGB", (32, 24)).save(tmp_path / "img\\0.png")
+    images.read(str(tmp_path / "img\\0.png"))

@@ -41,7 +41,7 @@ def test_blanks_around_a_path_are_none_of_it(tmp_path: Path) -> None:
     """Keeps away: a list that `cc-prep build` reads and whose images are all missing here."""
     here = (str(tmp_path / "a.png"), str(tmp_path / "b.png"))
     assert listed(tmp_path, "before,after\na.png, b.png\na.png ,b.png") == [here] * 2
-    with pytest.raises(UserError, match="pair 1 lacks before or after"):
+    with pytest.raises(UserError, match=r"pairs\.csv, line 2: no before or no after"):
         listed(tmp_path, "before,after\na.png, \n")
 
 
@@ -65,11 +65,57 @@ def test_lists_of_a_spreadsheet_are_read(tmp_path: Path, mark: str) -> None:
     assert listed(tmp_path, text) == [(str(tmp_path / "a, 1.png"), str(tmp_path / "b.png"))]
 
 
-@pytest.mark.parametrize("line", ['[{"before": "a.png", "after": "b.png"}]', '["before", "after"]'])
-def test_lines_that_are_no_objects(tmp_path: Path, line: str) -> None:
-    (tmp_path / "pairs.jsonl").write_text(line)
-    with pytest.raises(UserError, match="no columns before and after, but none"):
+def test_lines_that_are_no_objects(tmp_path: Path) -> None:
+    """Keeps away: "no columns" of a file of JSON that is no JSON lines."""
+    (tmp_path / "pairs.jsonl").write_text('[{"before": "a.png", "after": "b.png"}]')
+    with pytest.raises(UserError, match="is a JSON list, not JSON lines"):
         list(read_pairs(tmp_path / "pairs.jsonl"))
+    (tmp_path / "pairs.jsonl").write_text('\n{"before": "a.png", "after": "b.png"}\n"before"')
+    with pytest.raises(UserError, match="line 3: no columns before and after, but none"):
+        list(read_pairs(tmp_path / "pairs.jsonl"))
+
+
+@pytest.mark.parametrize("pattern", ["{side}/{name}.png", "{name}_{side}.png"])
+def test_a_name_on_one_side_alone_is_a_pair_without_an_image(tmp_path: Path, pattern: str) -> None:
+    """Keeps away: a folder of which nothing is captioned for one file, where a list goes on."""
+    for name, side in (("a", "before"), ("b", "before"), ("b", "after"), ("c", "after")):
+        path = tmp_path / pattern.format(side=side, name=name)
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    expected = [
+        tuple(str(tmp_path / pattern.format(side=s, name=n)) for s in ("before", "after"))
+        for n in "abc"
+    ]
+    assert list(read_pairs(tmp_path)) == expected
+
+
+def test_sides_in_capitals_are_sides(tmp_path: Path) -> None:
+    """Keeps away: pairs that are left out without a word, as y_Before.png and y_AFTER.png."""
+    for name in ("x_before.png", "x_after.png", "y_Before.png", "y_AFTER.png"):
+        (tmp_path / name).touch()
+    assert [pair[1] for pair in read_pairs(tmp_path)] == [
+        str(tmp_path / "x_after.png"),
+        str(tmp_path / "y_AFTER.png"),
+    ]
+
+
+def test_a_name_in_another_form_of_unicode_is_found(tmp_path: Path) -> None:
+    """Keeps away: a missing image of a list from a Mac, or of a folder with one side from it."""
+    (tmp_path / "e\u0301.png").touch()
+    [pair] = listed(tmp_path, "before,after\n\u00e9.png,\u00e8.png")
+    assert pair == (str(tmp_path / "e\u0301.png"), str(tmp_path / "\u00e8.png"))
+    (tmp_path / "e\u0301_before.png").touch()
+    (tmp_path / "\u00e9_after.png").touch()
+    [pair] = read_pairs(tmp_path)
+    assert pair == (str(tmp_path / "e\u0301_before.png"), str(tmp_path / "\u00e9_after.png"))
+
+
+def test_the_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: LIST/~/a.png for ~/a.png."""
+    monkeypatch.setenv("HOME", "/home/me")
+    assert listed(tmp_path, "before,after\n~/a.png,~/b.png") == [
+        ("/home/me/a.png", "/home/me/b.png")
+    ]
 
 
 def test_what_is_no_list_is_named(tmp_path: Path) -> None:
@@ -84,9 +130,9 @@ def test_what_is_no_list_is_named(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("first,second\na,b\n", "no columns before and after, but first, second. Give a CSV whose"),
-        ("a.png,b.png\n", "lists no pairs. Give a CSV whose first line is before,after"),
-        ("before,after\na,b\nc\n", "pair 2 lacks before or after"),
-        ("before,after\n", "lists no pairs"),
+        ("a.png,b.png\n", "no rows. Give a CSV whose first line is before,after"),
+        ("before,after\na,b\nc\n", "line 3: no before or no after"),
+        ("before,after\n", "no rows"),
         ('before,after\n"' + 140_000 * "x", "field larger than field limit"),
     ],
 )

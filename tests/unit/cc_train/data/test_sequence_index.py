@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import glob
 import io
+import re
 import tarfile
 from pathlib import Path
 
+import braceexpand
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, sequences, tar
 from cc_prep.media.images import encode_image
@@ -57,6 +64,73 @@ def test_names_are_taken_as_they_are_where_they_have_no_wildcard(tmp_path: Path)
     for missing in (f"{tmp_path}/b.tar", f"{tmp_path}/b-*.tar", f"{tmp_path}/a-{{000000,2}}.tar"):
         with pytest.raises(UserError, match="no such file"):
             sequence_index.expand([missing])
+
+
+names_of_files = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"])).filter(
+    lambda name: name not in ("", ".", "..") and len(name.encode()) < 200
+)
+
+
+def escaped(name: str) -> str:
+    """The pattern that stands for this name alone."""
+    return re.sub(r"([\\{},])", r"\\\1", glob.escape(name))
+
+
+@hypothesis.settings(max_examples=30)
+@given(names_of_files)
+@example("o[ut]")
+@example("o{a,b}")
+@example("o{1..3}")
+@example("{")
+@example(r"a\{b")
+@example("a*b?")
+def test_a_folder_of_any_name_is_read(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    """Keeps away: "no such file" of a file that is there, as `o[ut]` or `o{a,b}` is in its path."""
+    folder = tmp_path_factory.mktemp("out") / name / "shards"
+    folder.mkdir(parents=True)
+    both = [str(folder / f"train-00000{i}.tar") for i in range(2)]
+    for path in both:
+        storage.write_bytes(path, b"")
+    assert sequence_index.expand(both) == both
+    for last in ("train-*.tar", "train-{000000..000001}.tar", "train-00000[01].tar"):
+        assert sequence_index.expand([f"{folder}/{last}"]) == both
+        assert sequence_index.expand([f"{escaped(str(folder))}/{last}"]) == both
+    for path in both:
+        storage.write_bytes(str(folder.parent / f"{name}{path[-5:]}"), b"")
+    assert len(sequence_index.expand([f"{escaped(str(folder.parent / name))}?.tar"])) == 2
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "train-{0..99999999}.tar",
+        "{0..999}{0..999}.tar",
+        "{{0..999}{0..999},b}.tar",
+        "{a..Z}{a..Z}{a..Z}.tar",
+        "{0..100000}",
+        f"{{0..{'9' * 4000}}}",
+    ],
+)
+def test_a_brace_expression_is_bounded_before_it_is_expanded(pattern: str) -> None:
+    """Keeps away: 6 GB of names, and then a MemoryError, for a slip of the keyboard."""
+    with pytest.raises(UserError, match=r"stands for more than 100,000 names\. Name fewer"):
+        sequence_index.expand([pattern])
+
+
+@given(
+    st.recursive(
+        st.sampled_from(["", "a", "0..3", "5..1..2", "a..c", "{x}", "\\{", "\\,"]),
+        lambda inner: st.lists(inner, min_size=1, max_size=3).flatmap(
+            lambda parts: st.sampled_from([f"{{{','.join(parts)}}}", "".join(parts)])
+        ),
+        max_leaves=8,
+    )
+)
+def test_names_are_counted_as_they_are_made(pattern: str) -> None:
+    """Keeps away: a bound that refuses what is small, or lets pass what is large."""
+    made = list(braceexpand.braceexpand(pattern))
+    count = sequence_index._number_of_names(pattern)
+    assert count == len(made) if "a..c" not in pattern else count >= len(made)
 
 
 def test_splits_that_are_there_are_named(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def test_rejects_come_with_their_reason_and_the_way_on(tmp_path: Path) -> None:
     one = Reject("d-train-1-change", "1", "train", "change", "s", "missing image", "/d/1.png")
     rejects.write(str(tmp_path), [one])
     assert jobs._first_rejects(str(tmp_path)) == (
-        f"d-train-1-change: missing image, /d/1.png; all reasons: {tmp_path}/rejects.parquet. "
+        f"1 (train): missing image, /d/1.png; all reasons: {tmp_path}/rejects.parquet. "
         "Fix them and run the same command with --retry-rejects"
     )
 

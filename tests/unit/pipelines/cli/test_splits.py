@@ -67,8 +67,10 @@ def test_near_duplicates_stay_together(scenes: Path) -> None:
 def test_one_cluster_of_all_is_refused(scenes: Path) -> None:
     settings = manifest.load("own", ["layout=folders"], root=str(scenes))
     pairs = folders.every_pair(settings)
-    with pytest.raises(UserError, match="30 of 30 pairs look alike or share a group"):
+    with pytest.raises(UserError, match=r"30 of 30 pairs share a group: .* Let the groups tell"):
         splitting.split(settings, pairs, SHARES, groups={pair.id: "one" for pair in pairs})
+    with pytest.raises(UserError, match=r"30 of 30 pairs look alike or share .* Lower --distance"):
+        splitting.split(settings, pairs, SHARES, distance=64)
 
 
 @given(
@@ -114,7 +116,7 @@ def test_a_column_that_rows_of_a_pair_leave_out_or_disagree_on(tmp_path: Path) -
     settings = manifest.load("own", root=str(tmp_path))
     assert table.groups(settings, "site") == {"1": "A", "2": "A"}
     path.write_text("\n".join([*lines, "a.png,b.png,B,1"]))
-    with pytest.raises(UserError, match="row 5: '1' is in an earlier row with another site"):
+    with pytest.raises(UserError, match="line 5: '1' is in an earlier row with another site"):
         table.groups(settings, "site")
 
 
@@ -215,7 +217,12 @@ def test_the_commands(
     [
         (
             ["--shares", "train"],
-            "--shares train. Use, for example, --shares train=85,val=5,test=10",
+            "--shares train: 'train' is no name of a split with a number above 0. Use, for example",
+        ),
+        (
+            ["--shares", "train=100,val=0"],
+            "'val=0' is no name of a split with a number above 0. Use, for example, --shares "
+            "train=85,val=5,test=10, and leave out a split that is to be empty",
         ),
         (
             ["--shares", "train=80,train=20,test=5"],

@@ -12,6 +12,7 @@ from PIL import Image
 
 from cc_prep import datasets, manifest, storage
 from cc_prep.datasets.layouts import folders
+from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.media import images
 from cc_prep.records import EMPTY_MASK
@@ -60,6 +61,42 @@ def test_files_about_images_are_no_faults(tmp_path: Path) -> None:
     touch(tmp_path, "before/a.1.png", "after/a.1.png", "before/Thumbs.db", "after/desktop.ini")
     touch(tmp_path, "before/a.1.xml", "after/a.1.png.aux.xml", "after/a.1.pgw")
     assert folders.faults(settings(tmp_path)) == []
+
+
+def test_names_in_another_form_are_the_same(tmp_path: Path) -> None:
+    """Keeps away: "no counterpart" of two names that look alike, one of them from a Mac."""
+    one, other = "\u00e9", "e\u0301"
+    touch(tmp_path, f"before/{one}.png", f"after/{other}.png", f"captions/{other}.txt")
+    touch(tmp_path, f"masks/{other}.png")
+    (tmp_path / f"captions/{other}.txt").write_text("gone")
+    (tmp_path / "unchanged.txt").write_text(f"{other}.png", encoding="utf-8")
+    [pair] = datasets.pairs(settings(tmp_path), "train")
+    assert (pair.id, pair.kind, pair.captions) == (one, "no_change", ("gone",))
+    assert (pair.before, pair.after) == (f"before/{one}.png", f"after/{other}.png")
+    assert pair.mask == f"masks/{other}.png"
+    assert folders.faults(settings(tmp_path)) == []
+    touch(tmp_path, f"before/{other}.png")
+    assert folders.faults(settings(tmp_path)) == [
+        r"before/\xe9.png is left out: e\u0301.png has the same name"
+    ]
+
+
+def test_a_counterpart_of_nearly_the_same_name_is_named(tmp_path: Path) -> None:
+    """Keeps away: two faults apart, for a name that is written in capitals on one side."""
+    touch(tmp_path, "before/IMG 1.png", "after/img 1.png", "before/2.png")
+    assert folders.faults(settings(tmp_path)) == [
+        "before/2 has no counterpart in after",
+        "before/IMG 1 has no counterpart in after, which has img 1",
+        "after/img 1 has no counterpart in before, which has IMG 1",
+    ]
+
+
+@pytest.mark.parametrize("name", ["captions/a.txt", "unchanged.txt"])
+def test_another_encoding_is_named_with_its_line(tmp_path: Path, name: str) -> None:
+    touch(tmp_path, "before/a.png", "after/a.png", name)
+    (tmp_path / name).write_bytes("gone\ndéjà là".encode("latin-1"))
+    with pytest.raises(UserError, match=rf"{name}: is not UTF-8 text \(line 2\)\. Save it as"):
+        datasets.pairs(settings(tmp_path), "train")
 
 
 def test_a_caption_ends_at_a_newline_alone(tmp_path: Path) -> None:

@@ -121,13 +121,16 @@ def test_what_a_pair_has_once_may_stand_in_any_row(tmp_path: Path) -> None:
         write_csv(tmp_path, [{**images, "split": part} for part in parts])
         assert [pair.split for pair in every(settings(tmp_path))] == ["val"]
     write_csv(tmp_path, [{**images, "split": part} for part in ("val", "train")])
-    with pytest.raises(UserError, match="row 3: 'a' is in an earlier row with another split"):
+    with pytest.raises(
+        UserError,
+        match=r"line 3: 'a' is in an .* another split",
+    ):
         every(settings(tmp_path))
     write_csv(tmp_path, [first, {**images, "kind": "same"}])
     assert every(settings(tmp_path))[0].kind == "no_change"
     for name, other in (("mask", "o.png"), ("kind", "changed"), ("change_type", "y")):
         write_csv(tmp_path, [first, {**images, name: other}])
-        with pytest.raises(UserError, match=f"row 3: 'a' is in an earlier row with .* {name}"):
+        with pytest.raises(UserError, match=f"line 3: 'a' is in an earlier row with .* {name}"):
             every(settings(tmp_path))
 
 
@@ -155,7 +158,7 @@ def test_what_is_no_sentence_is_no_caption(
     if result is not None:
         assert [pair.captions for pair in every(settings(tmp_path))] == [result]
     else:
-        with pytest.raises(UserError, match=r"row 1: (captions are|a caption is) no"):
+        with pytest.raises(UserError, match=r"line 1: (captions are|a caption is) no"):
             every(settings(tmp_path))
 
 
@@ -168,13 +171,13 @@ def test_the_same_images_under_two_ids(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"before": "a", "caption": "b"}], "in every row, but before, caption"),
-        ([{"before": "a", "after": " "}], "row 2: no before or no after"),
-        ([{"before": "a", "after": "b", "kind": "maybe"}], "row 2: kind 'maybe'"),
-        ([{"before": "a", "after": "b", "captions": "one"}], "row 2: captions are no JSON list"),
+        ([{"before": "a", "caption": "b"}], "no columns before and after, but before, caption"),
+        ([{"before": "a", "after": " "}], "line 2: no before or no after"),
+        ([{"before": "a", "after": "b", "kind": "maybe"}], "line 2: kind 'maybe'"),
+        ([{"before": "a", "after": "b", "captions": "one"}], "line 2: captions are no JSON list"),
         (
             [{"id": "x", "before": a, "after": "b"} for a in "ac"],
-            "row 3: 'x' is in an earlier row with another before",
+            "line 3: 'x' is in an earlier row with another before",
         ),
     ],
 )
@@ -188,7 +191,7 @@ def test_mistakes_name_the_row(tmp_path: Path, rows: list[dict[str, str]], messa
     ("text", "message"),
     [
         ("a car left, and a bike came", r"line 2: more values than columns; one with ','"),
-        ('"a car left\nc,d,x\ne,f,y', r"line 4: unexpected end of data"),
+        ('"a car left\nc,d,x\ne,f,y', r"line 2: unexpected end of data"),
         ('"a car" left', r"line 2: ',' expected after '\"'"),
     ],
 )
@@ -199,6 +202,77 @@ def test_commas_and_quotes_that_are_not_written_as_a_csv_has_them(
     (tmp_path / "pairs.csv").write_text(f"before,after,caption\na,b,{text}\n")
     with pytest.raises(UserError, match=message):
         every(settings(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "number"),
+    [
+        ("pairs.csv", ["before,after,kind", "a,b,", "", "c,d,maybe"], 4),
+        ("pairs.csv", ["sep=,", "", "before,after,kind", "a,b,", "c,d,maybe"], 5),
+        ("pairs.csv", ["before,after,caption,kind", 'a,b,"two', 'lines",', "c,d,,maybe"], 4),
+        ("pairs.jsonl", ['{"before": "a", "after": "b"}', "", "", "{"], 4),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_place_is_the_line_that_an_editor_shows(
+    tmp_path: Path, name: str, lines: list[str], number: int, end: str
+) -> None:
+    """Keeps away: "row 3" for line 5, below blank lines and sentences of several lines."""
+    (tmp_path / name).write_text(end.join(lines), newline="")
+    with pytest.raises(UserError, match=rf"{name}, line {number}: (kind 'maybe'|not JSON)"):
+        every(settings(tmp_path))
+
+
+def test_a_row_of_parquet_has_a_number_and_an_id(tmp_path: Path) -> None:
+    """Keeps away: a row that nobody finds, since a Parquet table has no lines."""
+    rows = [{"id": i, "before": i, "after": i, "kind": k} for i, k in (("x", ""), ("y", "maybe"))]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "pairs.parquet")
+    with pytest.raises(UserError, match=r"pairs\.parquet, row 2 \(id y\): kind 'maybe'"):
+        every(settings(tmp_path))
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "gbk", "utf-16"])
+def test_another_encoding_is_named_with_its_line(tmp_path: Path, encoding: str) -> None:
+    """Keeps away: "Give a CSV" to someone who gave one, as Excel saves it."""
+    text = "before,after,caption\na,b,gone\na,b,déjà là\n".replace(
+        "déjà là", "\u8f66" if encoding == "gbk" else "déjà là"
+    )
+    (tmp_path / "pairs.csv").write_bytes(text.encode(encoding))
+    line = 1 if encoding == "utf-16" else 3
+    with pytest.raises(UserError, match=rf"is not UTF-8 text \(line {line}\)\. Save it as UTF-8"):
+        every(settings(tmp_path))
+
+
+def test_a_json_list_is_no_json_lines(tmp_path: Path) -> None:
+    """Keeps away: "Expecting value: line 1 column 2" of a file that is sound JSON."""
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(ROWS, indent=1))
+    with pytest.raises(
+        UserError, match=r"is a JSON list, not JSON lines\. Write one object on each"
+    ):
+        every(settings(tmp_path))
+
+
+E_ACUTE = ("\u00e9", "e\u0301")  # as Linux and Windows write it, and as macOS does
+
+
+@pytest.mark.parametrize(("here", "there"), [E_ACUTE, E_ACUTE[::-1]])
+def test_a_name_in_another_form_is_found(tmp_path: Path, here: str, there: str) -> None:
+    """Keeps away: a missing image whose name looks like that of the file beside it."""
+    (tmp_path / there).mkdir()
+    (tmp_path / there / f"{there}.png").touch()
+    rows = [
+        {"before": f"{here}/{here}.png", "after": f"{form}.png", "caption": form, "id": form}
+        for form in (here, there)
+    ]
+    write_csv(tmp_path, rows)
+    [pair] = every(settings(tmp_path))
+    assert (pair.id, pair.before) == ("\u00e9", f"{there}/{there}.png")
+    assert pair.after == f"{there}.png"  # as the last row has it: nothing there is called so
+    assert pair.captions == (here, there)
+    (tmp_path / here).mkdir()
+    (tmp_path / here / f"{here}.png").touch()
+    [pair] = every(settings(tmp_path))
+    assert pair.before == rows[0]["before"]
 
 
 def test_empty_cells_beyond_the_header_are_nothing(tmp_path: Path) -> None:
@@ -229,10 +303,12 @@ def test_no_table_two_tables_and_no_text(tmp_path: Path) -> None:
     (tmp_path / "pairs.jsonl").write_text("{")
     with pytest.raises(UserError, match=r"pairs\.csv and pairs\.jsonl"):
         every(settings(tmp_path))
-    with pytest.raises(UserError, match=r"pairs\.jsonl: Expecting"):
+    with pytest.raises(UserError, match=r"pairs\.jsonl, line 1: not JSON \(Expecting"):
         every(settings(tmp_path, "table.file=pairs.jsonl"))
     (tmp_path / "pairs.csv").write_bytes(b"before,after\n\xff\xfe,b\n")
-    with pytest.raises(UserError, match=r"pairs\.csv: 'utf-8'"):
+    with pytest.raises(
+        UserError, match=r"pairs\.csv: is not UTF-8 text \(line 2\)\. Save it as UTF-8"
+    ):
         every(settings(tmp_path, "table.file=pairs.csv"))
 
 
