@@ -66,6 +66,7 @@ class Reason(str, Enum):
     MISSING_IMAGE = "missing image"
     UNREADABLE_IMAGE = "unreadable image"
     UNREADABLE_MASK = "unreadable mask"
+    MASK_DOES_NOT_FIT = "mask does not fit"
     IMAGE_TOO_SMALL = "image too small"
     IMAGE_TOO_LARGE = "image too large"
     SIZES_DIFFER = "sizes differ"
@@ -81,12 +82,21 @@ class Reason(str, Enum):
 
 
 class RejectedPair(Exception):
-    """A pair that cannot be processed; it becomes a reject and the job continues."""
+    """A pair that cannot be processed; it becomes a reject and the job continues.
 
-    def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(reason, detail)
+    detail: what is wrong, and with which file. remedy: a sentence, where one is known.
+    """
+
+    def __init__(self, reason: Reason, detail: str, remedy: str = "") -> None:
+        super().__init__(reason, detail, remedy)
         self.reason = reason
         self.detail = detail
+        self.remedy = remedy
+
+    @property
+    def message(self) -> str:
+        """The detail and the remedy."""
+        return f"{self.detail}. {self.remedy}" if self.remedy else self.detail
 
     def __str__(self) -> str:
-        return f"{self.reason.value}: {self.detail}"
+        return f"{self.reason.value}: {self.message}"

@@ -76,7 +76,8 @@ def _pixels(image: Any, name: str) -> np.ndarray:
         detail = error.detail.removeprefix(name).removeprefix(": ")
         what = f"{name}: {reason} ({detail})" if detail else f"{name}: {reason}"
         is_file = isinstance(image, str | os.PathLike)
-        raise UserError(what, REMEDIES.get(error.reason, UNREADABLE[is_file])) from None
+        remedy = error.remedy or REMEDIES.get(error.reason, UNREADABLE[is_file])
+        raise UserError(what, remedy) from None
 
 
 def _size(image: np.ndarray) -> str:
