@@ -57,15 +57,12 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
         first_folder(manifest.root, [pattern.replace("{split}", split)], LAYOUT)
         for pattern in (patterns.before, patterns.after)
     ]
-    mask_folders = [
-        pattern and pattern.replace("{split}", split)
-        for pattern in (patterns.mask, patterns.mask_before, patterns.mask_after)
-    ]
+    mask_folders = _mask_folders(manifest, split)
     images = Images(manifest.root, [*sides, *filter(None, mask_folders)])
     image_pairs = []
     for row in _rows(manifest):
         if row["split"] == split:
-            stem = row["filename"].rpartition(".")[0] or row["filename"]
+            stem = _stem(row)
             before, after = (images.of(f"{side}/{stem}") for side in sides)
             pair = ImagePair(
                 dataset=manifest.name,
@@ -86,7 +83,7 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
 
 
 def faults(manifest: Manifest) -> list[str]:
-    """Files twice, empty sentences, and splits that no manifest split names."""
+    """Files twice, empty sentences, labels of other names than their images, unknown splits."""
     rows, file = _rows(manifest), manifest.levir.captions
     counts = Counter((row["split"], row["filename"]) for row in rows)
     problems = [
@@ -95,8 +92,23 @@ def faults(manifest: Manifest) -> list[str]:
     empty = sum(not _sentence(one) for row in rows for one in row["sentences"])
     if empty:
         problems.append(f"{file}: {counted(empty, 'empty sentence')}, left out")
+    for split in manifest.splits:
+        stems = {_stem(row) for row in rows if row["split"] == split}
+        for folder in filter(None, _mask_folders(manifest, split)):
+            # Of an image that has no row, nobody asks.
+            problems += masks.stray_faults(manifest.root, folder, stems, of_others=False)
     unknown = {row["split"] for row in rows} - set(manifest.splits)
     return problems + [f"{file}: split {split} is not in the manifest" for split in sorted(unknown)]
+
+
+def _mask_folders(manifest: Manifest, split: str) -> list[str | None]:
+    patterns = (manifest.levir.mask, manifest.levir.mask_before, manifest.levir.mask_after)
+    return [pattern and pattern.replace("{split}", split) for pattern in patterns]
+
+
+def _stem(row: dict[str, Any]) -> str:
+    name: str = row["filename"]
+    return name.rpartition(".")[0] or name
 
 
 def _sentence(entry: dict[str, Any]) -> str:
