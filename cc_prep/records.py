@@ -166,6 +166,11 @@ class ImagePair:
         return f"{dataset}-{split}-{_plain(self.id, CUT_ID)}-{self.kind}"
 
     @property
+    def name(self) -> str:
+        """The pair in messages, with its split and its id as the data set writes them."""
+        return f"{self.split}/{self.id}" + (f" ({NO_CHANGE})" if self.kind == NO_CHANGE else "")
+
+    @property
     def masks(self) -> tuple[str, ...]:
         """The mask images that are there: EMPTY_MASK names none."""
         references = (self.mask, self.mask_before, self.mask_after)

@@ -85,7 +85,7 @@ def near_duplicates(
                 rows, close = rows[has_any], close[has_any]
             # One counterpart each: all images of a fixed camera may look alike.
             for row, column in zip(rows, close.argmax(1), strict=True):
-                yield _exclusion(known[row], DUPLICATE, f"looks like {known[end + column].key}")
+                yield _exclusion(known[row], DUPLICATE, f"looks like {known[end + column].name}")
 
 
 def shared_captions(

@@ -112,7 +112,7 @@ def test_near_duplicates_across_splits() -> None:
               "3b.png": 15, "3a.png": 255, "4b.png": 31, "4a.png": 255, "2a.png": 1}  # fmt: skip
     [finding] = audit.near_duplicates(pairs, hashes)
     assert (finding.split, finding.id, finding.reason) == ("train", "0", "near duplicate")
-    assert finding.detail == "looks like d-test-3-change"
+    assert finding.detail == "looks like test/3"
     within = [replace(one, split="train") for one in pairs]
     assert list(audit.near_duplicates(within, hashes)) == []
     assert list(audit.near_duplicates(pairs, {})) == [], "no image could be read"
@@ -151,7 +151,7 @@ def test_each_duplicate_is_named_once(at_once: int, monkeypatch: pytest.MonkeyPa
 
     expected = {
         (one.split, one.id): [
-            f"looks like {two.key}"
+            f"looks like {two.name}"
             for two in pairs
             if rank[one.split] < rank[two.split] and alike(one, two)
         ]
