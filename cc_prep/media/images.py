@@ -12,18 +12,14 @@ import warnings
 
 import cv2
 import numpy as np
-import simplejpeg
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from cc_prep import storage
 from cc_prep.errors import FileRefused, Reason, RejectedPair, first_line
-from cc_prep.media import file_kinds, video
+from cc_prep.media import file_kinds, jpeg_damage, video
 
 SMALLEST_SIDE = 16
 MOST_PIXELS = 64_000_000
-JPEG, JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
-CORRUPT = "Corrupt JPEG data: "  # other warnings of libjpeg are of metadata
-EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0xd9")  # that of the image's end
 FRAME = "#frame="  # between a video's path and the number of a frame
 FRAME_NUMBER = "[0-9]{1,15}"
 STORED = ("PNG", "JPEG", "WEBP")  # what our own shards hold
@@ -114,7 +110,7 @@ def decode(data: bytes, name: str, size: int | None = None) -> np.ndarray:
     except Exception as error:  # Pillow raises nearly every type for some damaged file
         reason = f"cannot be decoded ({first_line(error)})"
         raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{name}: {reason}") from None
-    damage = jpeg_damage(data)
+    damage = jpeg_damage.find(data)
     if damage is not None:
         raise RejectedPair(
             Reason.UNREADABLE_IMAGE,
@@ -122,38 +118,6 @@ def decode(data: bytes, name: str, size: int | None = None) -> np.ndarray:
             "Fetch it again; if it looks right, open and save it anew",
         )
     return resize(np.asarray(rgb), size)
-
-
-def jpeg_damage(data: bytes) -> str | None:
-    """What libjpeg says of a JPEG whose pixels it had to make up; None for other files.
-
-    Pillow passes over these warnings and shows what came out. Only the entropy code is decoded
-    here, since the image is asked for at an eighth of its size.
-    """
-    if not data.startswith(JPEG):
-        return None
-    try:
-        form = simplejpeg.decode_jpeg_header(data)[2]
-        simplejpeg.decode_jpeg(
-            data + JPEG_END,  # of the warnings the last is told, and none is to be of a missing end
-            "CMYK" if form in ("CMYK", "YCCK") else "GRAY",
-            min_height=1,
-            min_width=1,
-            strict=True,
-        )
-    except ValueError as error:
-        warning = str(error)
-        extraneous = EXTRANEOUS.search(warning)
-        is_padded = extraneous is not None and _is_padding(data, int(extraneous[1]))
-        if warning.startswith(CORRUPT) and not is_padded:
-            return warning.removeprefix(CORRUPT)
-    return None
-
-
-def _is_padding(data: bytes, count: int) -> bool:
-    """Whether so many bytes before a JPEG's end are all the same, as some cameras fill them up."""
-    end = data.rfind(JPEG_END)
-    return end >= count and len(set(data[end - count : end])) == 1
 
 
 def alpha_of(image: Image.Image) -> np.ndarray | None:
