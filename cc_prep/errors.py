@@ -72,6 +72,7 @@ class Reason(str, Enum):
     MISSING_IMAGE = "missing image"
     UNREADABLE_IMAGE = "unreadable image"
     UNREADABLE_MASK = "unreadable mask"
+    MASK_DOES_NOT_FIT = "mask does not fit"
     IMAGE_TOO_SMALL = "image too small"
     IMAGE_TOO_LARGE = "image too large"
     SIZES_DIFFER = "sizes differ"
@@ -87,12 +88,21 @@ class Reason(str, Enum):
 
 
 class RejectedPair(Exception):
-    """A pair that cannot be processed; it becomes a reject and the job continues."""
+    """A pair that cannot be processed; it becomes a reject and the job continues.
 
-    def __init__(self, reason: Reason, detail: str) -> None:
+    detail: what is wrong, and with which file. remedy: a sentence, where one is known.
+    """
+
+    def __init__(self, reason: Reason, detail: str, remedy: str = "") -> None:
         self.reason = reason
         self.detail = without_credentials(detail)
-        super().__init__(reason, self.detail)
+        self.remedy = remedy
+        super().__init__(reason, self.detail, remedy)
+
+    @property
+    def message(self) -> str:
+        """The detail and the remedy."""
+        return f"{self.detail}. {self.remedy}" if self.remedy else self.detail
 
     def __str__(self) -> str:
-        return f"{self.reason.value}: {self.detail}"
+        return f"{self.reason.value}: {self.message}"

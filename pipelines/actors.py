@@ -17,12 +17,12 @@ from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest
 from cc_prep.media import images, masks
-from cc_prep.media.masks import NO_MASKS, Masks
+from cc_prep.media.masks import NO_MASKS, ImageSizes, Masks
 from cc_prep.media.video_frames import VideoFrames
 from cc_prep.models.cpu import allocator
 from cc_prep.numerics import set_tf32
-from cc_prep.records import LONGEST_CAPTION, FrameScores, FrameSequence, ImagePair
-from cc_prep.steps import confidence, interpolation
+from cc_prep.records import FrameScores, FrameSequence, ImagePair
+from cc_prep.steps import confidence, interpolation, pair_checks
 from pipelines.step import Members, unless_rejected
 
 PAIRS_PER_BATCH = {"cpu": 1, "cuda": 8}
@@ -220,35 +220,38 @@ class Interpolate(StagedStep):
         return frames
 
     def _read(self, pair: ImagePair) -> DecodedPair | RejectedPair:
-        longest = max(map(len, pair.captions), default=0)
-        if longest > LONGEST_CAPTION:
-            return RejectedPair(Reason.CAPTION_TOO_LONG, f"{longest:,} characters")
+        settings = self.manifest.interpolate
         try:
-            before, after = self._image(pair.before), self._image(pair.after)
-            if before.shape != after.shape:
-                sizes = " and ".join(f"{x.shape[1]}×{x.shape[0]}" for x in (before, after))
-                return RejectedPair(Reason.SIZES_DIFFER, f"{sizes}; set image_size to resize both")
-            truth = self._truth(pair, before.shape) if self.with_truth else {}
-            if not self.manifest.interpolate.keep_truth:
+            pair_checks.check_captions(pair.captions)
+            (before, before_size), (after, after_size) = map(self._image, (pair.before, pair.after))
+            size = before.shape[:2]
+            pair_checks.check_sizes(size, after.shape[:2])
+            pair_checks.check_codec(size, settings.codec)
+            truth = self._truth(pair) if self.with_truth else {}
+            pair_checks.check_sizes(size, size, (frame.shape[:2] for frame in truth.values()))
+            if not settings.keep_truth:
                 return DecodedPair(before, after, truth)
-            known_masks = masks.of_pair(self.manifest.root, pair, *before.shape[:2])
+            height, width = size
+            sizes = ImageSizes(before_size, after_size)
+            known_masks = masks.of_pair(self.manifest.root, pair, height, width, sizes)
             return DecodedPair(before, after, truth, known_masks)
         except RejectedPair as error:
             return error
 
-    def _image(self, reference: str) -> np.ndarray:
-        path = storage.resolve(self.manifest.root, reference)
-        read = self.video_frames.read if images.is_frame(path) else images.read
-        return read(path, self.manifest.image_size)
+    def _image(self, reference: str) -> tuple[np.ndarray, pair_checks.Size | None]:
+        """An image in the size of the frames, and the size in which it is stored.
 
-    def _truth(self, pair: ImagePair, shape: tuple[int, ...]) -> dict[int, np.ndarray]:
-        last = 2**self.manifest.interpolate.depth
-        truth = {
-            round(t * last): self._image(path) for t, path in pair.truth if (t * last).is_integer()
-        }
-        if any(frame.shape != shape for frame in truth.values()):
-            raise RejectedPair(Reason.SIZES_DIFFER, "true frames are of another size")
-        return truth
+        That of a video's frame is not known: frames that are held for later are resized.
+        """
+        path, size = storage.resolve(self.manifest.root, reference), self.manifest.image_size
+        if images.is_frame(path):
+            return self.video_frames.read(path, size), None
+        pixels = images.read(path)
+        return images.resize(pixels, size), pixels.shape[:2]
+
+    def _truth(self, pair: ImagePair) -> dict[int, np.ndarray]:
+        references = pair_checks.true_frames(pair, self.manifest.interpolate.depth)
+        return {number: self._image(reference)[0] for number, reference in references.items()}
 
 
 def _true_frames(read: DecodedPair) -> np.ndarray:

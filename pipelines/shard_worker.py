@@ -324,7 +324,7 @@ def _is_too_large(result: Sample | RejectedPair) -> bool:
 
 
 def _reject(pair: Item, shard: Shard, error: RejectedPair) -> Reject:
-    message = error.detail.replace("\x00", "")[:500]
+    message = error.message.replace("\x00", "")[:500]
     return Reject(
         key=pair.key,
         id=pair.id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -14,41 +15,51 @@ from cc_prep.errors import RejectedPair
 from cc_prep.manifest import Manifest
 from cc_prep.media import images
 from cc_prep.progress import Progress
-from cc_prep.records import ImagePair
 
 T = TypeVar("T")
 
 
 def read_every_image(
     manifest: Manifest,
-    pairs: Iterable[ImagePair],
-    look: Callable[[np.ndarray], T],
+    references: Iterable[str],
+    look: Callable[[np.ndarray, bytes], T],
     size: int | None,
     progress: Progress,
-) -> tuple[dict[str, T], list[str]]:
-    """What `look` makes of each image by its reference, and the faults of those that have one.
+) -> tuple[dict[str, T], dict[str, RejectedPair]]:
+    """What `look` makes of each image, and why others cannot be read, both by reference.
 
-    look: is given pixels uint8 [H, W, 3], in one of several threads. size: images are resized to
-    size × size first; None leaves them. An image of two pairs is read once. Both results are in
-    the order of the references.
+    look: is given pixels uint8 [H, W, 3] and the encoded file, which is empty for a frame of a
+    video, in one of several threads. size: images are resized to size × size first; None leaves
+    them. An image that is named twice is read once. Both results are in the order of the names,
+    frames of a video in the order of their numbers.
     """
-    references = sorted({ref for pair in pairs for ref in (pair.before, pair.after)})
+    in_order = sorted({*references}, key=_place)
 
     def read(reference: str) -> T | RejectedPair:
+        path = storage.resolve(manifest.root, reference)
         try:
-            pixels = images.read(storage.resolve(manifest.root, reference), size)
+            if images.is_frame(path):
+                return look(images.read(path, size), b"")
+            data = images.read_encoded(path)
+            return look(images.decode(data, path, size), data)
         except RejectedPair as error:
             return error
-        return look(pixels)
 
     results: dict[str, T] = {}
-    faults: list[str] = []
+    unreadable: dict[str, RejectedPair] = {}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        outcomes = zip(references, pool.map(read, references), strict=True)
+        outcomes = zip(in_order, pool.map(read, in_order), strict=True)
         for done, (reference, outcome) in enumerate(outcomes, 1):
             if isinstance(outcome, RejectedPair):
-                faults.append(str(outcome))
+                unreadable[reference] = outcome
             else:
                 results[reference] = outcome
-            progress(done, len(references))
-    return results, faults
+            progress(done, len(in_order))
+    return results, unreadable
+
+
+def _place(reference: str) -> tuple[str, int]:
+    """A video's frames by number: a decoder goes through them once."""
+    path, mark, number = reference.rpartition(images.FRAME)
+    has_number = mark and re.fullmatch(images.FRAME_NUMBER, number)
+    return (path, int(number)) if has_number else (reference, 0)

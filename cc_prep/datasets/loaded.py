@@ -69,13 +69,16 @@ class LoadedPairs(Sequence[LoadedPair]):
         # Imported here because those who only list pairs do without OpenCV.
         from cc_prep.media import images, masks
 
-        before, after = (
-            _writable(images.read(storage.resolve(self.root, path), self.size))
-            for path in (record.before, record.after)
-        )
-        known_masks = masks.of_pair(self.root, record, *before.shape[:2])
+        stored = [
+            images.read(storage.resolve(self.root, path)) for path in (record.before, record.after)
+        ]
+        sizes = masks.ImageSizes(*(pixels.shape[:2] for pixels in stored))
+        before, after = (_writable(images.resize(pixels, self.size)) for pixels in stored)
+        height, width = before.shape[:2]
+        known_masks = masks.of_pair(self.root, record, height, width, sizes)
         if after.shape != before.shape:
-            of_after = masks.of_pair(self.root, record, *after.shape[:2])
+            height, width = after.shape[:2]
+            of_after = masks.of_pair(self.root, record, height, width, sizes)
             known_masks = known_masks._replace(after=of_after.after)
         return LoadedPair(
             record, before, after, *(None if m is None else _writable(m) for m in known_masks)

@@ -101,8 +101,14 @@ def _hashes(
     manifest: Manifest, pairs: Sequence[ImagePair], progress: Progress
 ) -> tuple[dict[str, int], list[str]]:
     """The hash of every image that can be read, by its reference, and the others' faults."""
-
-    return read_every_image(manifest, pairs, perceptual_hash, HASH_SIDE, progress)
+    hashes, unreadable = read_every_image(
+        manifest,
+        [reference for pair in pairs for reference in (pair.before, pair.after)],
+        lambda pixels, _: perceptual_hash(pixels),
+        HASH_SIDE,
+        progress,
+    )
+    return hashes, [*dict.fromkeys(map(str, unreadable.values()))]
 
 
 def perceptual_hash(pixels: np.ndarray) -> int:

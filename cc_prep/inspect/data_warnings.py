@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from cc_prep.datasets.exclusions import Exclusion
 from cc_prep.records import CHANGE, ImagePair
@@ -13,14 +14,32 @@ from cc_prep.words import counted
 FEW = 3  # pairs that a line names with what is wrong
 SHOWN = 5  # characters, or pairs, that a line names
 
+MISSING = {"nan", "none", "null", "n/a", "na", "<na>", "nat", "undefined"}
+MARKUP = re.compile(r"</?[a-z][^<>]*>|&(?:[a-z]+|#\d+|#x[0-9a-f]+);", re.IGNORECASE)
+ODD_CAPTIONS: dict[str, Callable[[str], bool]] = {
+    "no sentence but what programs write for a missing one": (
+        lambda caption: caption.strip().lower() in MISSING
+    ),
+    "without a letter or digit": (
+        lambda caption: bool(caption.strip()) and not any(map(str.isalnum, caption))
+    ),
+    "with marks of HTML, which are read as words": lambda caption: bool(MARKUP.search(caption)),
+}
+
 
 def of_captions(split: str, pairs: Iterable[ImagePair]) -> Iterable[str]:
-    """Captions that occur twice in a pair, and characters that tokenisers may not know."""
+    """Captions that occur twice in a pair, hold no words, or have characters of another text."""
     image_pairs = list(pairs)
     repeated = sum(len(pair.captions) - len(set(pair.captions)) for pair in image_pairs)
     if repeated:
         yield f"{split}: {repeated} captions are repeated within their pair"
     captions = [caption for pair in image_pairs for caption in pair.captions]
+    for trait, is_odd in ODD_CAPTIONS.items():
+        odd_captions = [caption.strip() for caption in captions if is_odd(caption)]
+        if odd_captions:
+            listed = _first([*dict.fromkeys(map(repr, odd_captions))])
+            has = "caption is" if len(odd_captions) == 1 else "captions are"
+            yield f"{split}: {len(odd_captions):,} {has} {trait}: {listed}"
     for trait, odd in (
         ("characters beyond ASCII", lambda c: not c.isascii() and not _invisible(c)),
         ("control or invisible characters", _invisible),
@@ -67,46 +86,48 @@ def of_dark(references: Sequence[str]) -> Iterator[str]:
     if references:
         yield (
             f"{counted(len(references), 'image')} {'is' if len(references) == 1 else 'are'} nearly "
-            f"black: {', '.join(references[:FEW])}"
-            f"{' …' if len(references) > FEW else ''}. Scale images of 10 to 12 bits in a file "
-            "of 16 first"
+            f"black: {_first(references)}. Scale images of 10 to 12 bits in a file of 16 first"
         )
 
 
-def of_sizes(pairs: Iterable[ImagePair], sizes: Mapping[str, str]) -> Iterator[str]:
-    """Faults of pairs whose two images differ in size, of each that could be read."""
-    for name, differ in _of_two_sizes(pairs, sizes):
-        yield f"{name}: sizes differ ({differ}). Set image_size to resize both"
+def of_transparent(references: Sequence[str]) -> Iterator[str]:
+    """Images with pixels that a viewer does not show, and whose colours are read all the same."""
+    if references:
+        yield (
+            f"{_have(references, 'image')} transparent pixels, whose hidden colours are read: "
+            f"{_first(references)}. Lay them over one colour first"
+        )
+
+
+def of_grey_masks(references: Sequence[str]) -> Iterator[str]:
+    """Masks of two levels that were blurred, as a JPEG and a smooth resize do."""
+    if references:
+        yield (
+            f"{_have(references, 'mask')} greys between black and white, and all but black counts "
+            f"as changed: {_first(references)}. If they were JPEGs or were resized smoothly, save "
+            "them in black and white; if the values are classes, name these in masks.classes"
+        )
 
 
 def of_resized(pairs: Iterable[ImagePair], sizes: Mapping[str, str]) -> Iterator[str]:
-    """A note of such pairs where each image is made a square, whatever size it had."""
-    listed = [f"{name}: {differ}" for name, differ in _of_two_sizes(pairs, sizes)]
-    if listed:
-        have = f"{len(listed)} pairs have" if len(listed) > 1 else "1 pair has"
-        rest = f" and {len(listed) - FEW} more" if len(listed) > FEW else ""
-        yield (
-            f"{have} images of two sizes: {', '.join(listed[:FEW])}{rest}. Each image is resized "
-            "to image_size by itself; cc-train caption refuses such pairs, so resize yours first"
-        )
-
-
-def _of_two_sizes(
-    pairs: Iterable[ImagePair], sizes: Mapping[str, str]
-) -> Iterator[tuple[str, str]]:
-    """Each pair whose images differ in size, by its name, and both sizes."""
+    """A note of pairs of two sizes where each image is made a square, whatever size it had."""
+    listed = []
     for pair in pairs:
         before, after = sizes.get(pair.before), sizes.get(pair.after)
         if before and after and before != after:
-            yield pair.name, f"{before} and {after}"
+            listed.append(f"{pair.name} ({before} and {after})")
+    if listed:
+        yield (
+            f"{_have(listed, 'pair')} images of two sizes: {_first(listed)}. Each image is resized "
+            "to image_size by itself; cc-train caption refuses such pairs, so resize yours first"
+        )
 
 
 def of_split_file(split: str, pairs: Iterable[ImagePair], ids: Iterable[str]) -> Iterator[str]:
     """Ids that a split file has in a split and that no pair has."""
     strays = sorted({*ids} - {pair.id for pair in pairs})
     if strays:
-        rest = f" and {len(strays) - FEW} more" if len(strays) > FEW else ""
-        yield f"{split}: no pair has these ids of the split file: {', '.join(strays[:FEW])}{rest}"
+        yield f"{split}: no pair has these ids of the split file: {_first(strays)}"
 
 
 def of_audit(findings: Iterable[Exclusion]) -> Iterator[str]:
@@ -116,9 +137,17 @@ def of_audit(findings: Iterable[Exclusion]) -> Iterator[str]:
         details[one.split, one.reason].setdefault(one.pair, f"{one.id} ({one.detail})")
     for (split, reason), of_pairs in details.items():
         listed = [*of_pairs.values()]
-        rest = f", and {len(listed) - FEW} more" if len(listed) > FEW else ""
-        noun = "pair" if len(listed) == 1 else "pairs"
-        yield f"{split}: {len(listed)} {noun} with a {reason}: {', '.join(listed[:FEW])}{rest}"
+        yield f"{split}: {counted(len(listed), 'pair')} with a {reason}: {_first(listed)}"
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first few of some names, and how many there are beside them."""
+    rest = f" and {len(names) - FEW:,} more" if len(names) > FEW else ""
+    return ", ".join(names[:FEW]) + rest
+
+
+def _have(things: Sequence[str], noun: str) -> str:
+    return f"{counted(len(things), noun)} {'has' if len(things) == 1 else 'have'}"
 
 
 def _named(groups: list[list[str]]) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,12 +17,16 @@ from cc_prep.datasets import exclusions
 from cc_prep.datasets.every_image import read_every_image
 from cc_prep.datasets.exclusions import Exclusion
 from cc_prep.datasets.layouts import split_file
-from cc_prep.errors import RejectedPair
+from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.inspect import audit, data_warnings
 from cc_prep.manifest import Manifest
 from cc_prep.media import masks
+from cc_prep.media.images import FRAME, has_transparent_pixels
 from cc_prep.progress import Progress, no_progress
 from cc_prep.records import ImagePair
+from cc_prep.steps import pair_checks
+from cc_prep.steps.imported_features import UNKNOWN, FeatureFiles
+from cc_prep.steps.pair_checks import Multiple, Size
 
 DARK = 16  # of 255: an image that reaches no more is as good as black
 NO_MASK = "no mask"  # of pairs of which it is not known where they changed
@@ -32,8 +36,9 @@ NO_MASK = "no mask"  # of pairs of which it is not known where they changed
 class Inspection:
     """Counts over all splits, what is odd (notes) and what is wrong (faults), each one line.
 
-    masks: pairs by what their masks show. excluded: pairs of each split that the manifest leaves
-    out. audit: pairs with labels that cannot all be right, by reason; findings has each of them.
+    masks: pairs by what their masks show. rejects: pairs that a job would reject, by reason;
+    rejected has the name of each. excluded: pairs of each split that the manifest leaves out.
+    audit: pairs with labels that cannot all be right, by reason; findings has each of them.
     """
 
     dataset: str
@@ -43,15 +48,37 @@ class Inspection:
     captions: dict[str, float] = field(default_factory=dict)
     image_sizes: dict[str, int] = field(default_factory=dict)
     masks: dict[str, int] = field(default_factory=dict)
+    rejects: dict[str, int] = field(default_factory=dict)
     excluded: dict[str, int] = field(default_factory=dict)
     audit: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    rejected: list[str] = field(default_factory=list)
     findings: list[Exclusion] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """All but the findings, of which there may be thousands."""
-        return {name: value for name, value in asdict(self).items() if name != "findings"}
+        """All but the lists of pairs, of which there may be thousands."""
+        left_out = ("rejected", "findings")
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
+
+
+@dataclass(frozen=True)
+class _Image:
+    """What an image shows. size: height and width in px. hash: of its look, 64 bits."""
+
+    size: Size
+    digest: str
+    hash: int
+    is_dark: bool
+    is_transparent: bool
+
+
+@dataclass(frozen=True)
+class _Images:
+    """What every image shows, or why it cannot be read, by reference."""
+
+    read: dict[str, _Image]
+    unreadable: dict[str, RejectedPair]
 
 
 def inspect(
@@ -62,8 +89,8 @@ def inspect(
 ) -> Inspection:
     """Reads every annotation and decodes every image once.
 
-    limit: look at the images and masks of at most so many pairs of a split. progress is told how
-    many images of how many are done. Raises UserError if the data set is not there.
+    limit: look at the images, masks and features of at most so many pairs of a split. progress is
+    told how many images of how many are done. Raises UserError if the data set is not there.
     """
     inspection = Inspection(manifest.name)
     pairs = {split: datasets.pairs(manifest, split) for split in splits}
@@ -84,8 +111,15 @@ def inspect(
             inspection.notes += data_warnings.of_split_file(split, listed, ids)
     inspection.excluded = dict((exclusions.description(manifest) or {"pairs": {}})["pairs"])
     examined = [pair for listed in pairs.values() for pair in listed[:limit]]
-    hashes = _look_at_images(manifest, examined, inspection, progress)
-    classes = _look_at_masks(manifest, examined, inspection)
+    images = _look_at_images(manifest, examined, inspection, progress)
+    shown = _look_at_masks(manifest, examined, images, inspection)
+    _look_for_rejects(manifest, all_pairs, examined, images, shown, inspection)
+    classes = {
+        key: masks_show.classes
+        for key, masks_show in shown.items()
+        if isinstance(masks_show, masks.Shown)
+    }
+    hashes = {reference: image.hash for reference, image in images.read.items()}
     inspection.findings = [
         *audit.contradictions(all_pairs, classes),
         *audit.near_duplicates(examined, hashes),
@@ -96,6 +130,8 @@ def inspect(
         for reason in audit.REASONS
     }
     inspection.notes += data_warnings.of_audit(inspection.findings)
+    # A video that cannot be opened is met by the reader of the data set and at each of its frames.
+    inspection.faults = [*dict.fromkeys(inspection.faults)]
     return inspection
 
 
@@ -104,64 +140,164 @@ def _look_at_images(
     pairs: list[ImagePair],
     inspection: Inspection,
     progress: Progress,
-) -> dict[str, int]:
-    """Notes what the images show; the perceptual hash of each by its reference."""
+) -> _Images:
+    """What the images and true frames show, with notes and faults of the images."""
     from cc_prep.datasets import splitting  # which brings SciPy
 
-    dark: set[str] = set()  # digests
+    def look(pixels: np.ndarray, data: bytes) -> _Image:
+        size = (pixels.shape[0], pixels.shape[1])
+        digest = hashlib.blake2b(pixels.tobytes(), digest_size=16).hexdigest()
+        return _Image(
+            size,
+            digest + pair_checks.shown(size),
+            splitting.perceptual_hash(pixels),
+            is_dark=int(pixels.max()) <= DARK,
+            is_transparent=bool(data) and has_transparent_pixels(data),
+        )
 
-    def look(pixels: np.ndarray) -> tuple[str, str, int]:
-        size = f"{pixels.shape[1]}×{pixels.shape[0]}"
-        digest = hashlib.blake2b(pixels.tobytes(), digest_size=16).hexdigest() + size
-        if pixels.max() <= DARK:
-            dark.add(digest)
-        return size, digest, splitting.perceptual_hash(pixels)
-
-    results, unreadable = read_every_image(manifest, pairs, look, None, progress)
-    inspection.faults += unreadable
-    inspection.image_sizes = dict(Counter(size for size, _, _ in results.values()).most_common())
-    sizes = {reference: size for reference, (size, _, _) in results.items()}
-    if manifest.image_size is None:
-        inspection.faults += list(data_warnings.of_sizes(pairs, sizes))
-    else:  # both are made squares of it
-        inspection.notes += list(data_warnings.of_resized(pairs, sizes))
-    digests = {reference: digest for reference, (_, digest, _) in results.items()}
+    ends = {reference for pair in pairs for reference in (pair.before, pair.after)}
+    references = [*ends, *(image for pair in pairs for image in _truth(manifest, pair).values())]
+    found = _Images(*read_every_image(manifest, references, look, None, progress))
+    inspection.faults += map(str, found.unreadable.values())
+    shown = {reference: image for reference, image in found.read.items() if reference in ends}
+    sizes = {reference: pair_checks.shown(image.size) for reference, image in shown.items()}
+    inspection.image_sizes = dict(Counter(sizes.values()).most_common())
+    if manifest.image_size is not None:  # both are made squares of it
+        inspection.notes += data_warnings.of_resized(pairs, sizes)
     inspection.notes += data_warnings.of_dark(
-        [reference for reference, digest in digests.items() if digest in dark]
+        [reference for reference, image in shown.items() if image.is_dark]
     )
+    inspection.notes += data_warnings.of_transparent(
+        [reference for reference, image in shown.items() if image.is_transparent]
+    )
+    digests = {reference: image.digest for reference, image in shown.items()}
     notes, faults = data_warnings.of_images(pairs, digests)
     inspection.notes += notes
     inspection.faults += faults
-    return {reference: value for reference, (_, _, value) in results.items()}
+    return found
+
+
+def _truth(manifest: Manifest, pair: ImagePair) -> dict[int, str]:
+    """The true frames that a job reads of a pair."""
+    if not pair_checks.reads_truth(manifest):
+        return {}
+    return pair_checks.true_frames(pair, manifest.interpolate.depth)
 
 
 def _look_at_masks(
-    manifest: Manifest, pairs: list[ImagePair], inspection: Inspection
-) -> dict[str, frozenset[int]]:
-    """Notes what the masks show; the classes in those of each pair that has some, by key."""
+    manifest: Manifest, pairs: list[ImagePair], images: _Images, inspection: Inspection
+) -> dict[str, masks.Shown | RejectedPair]:
+    """What the masks of each pair that has some show, or why a job rejects them, by key."""
+    side = manifest.image_size
+    frames = None if side is None else (side, side)
 
-    def look(pair: ImagePair) -> frozenset[int] | RejectedPair | None:
+    def look(pair: ImagePair) -> masks.Shown | RejectedPair | None:
+        sizes = [
+            images.read[reference].size
+            if reference in images.read and FRAME not in reference  # as a job does not know it
+            else None
+            for reference in (pair.before, pair.after)
+        ]
         try:
-            return masks.classes(manifest.root, pair)
+            return masks.shown(manifest.root, pair, frames, masks.ImageSizes(*sizes))
         except RejectedPair as error:
             return error
 
-    known: dict[str, frozenset[int]] = {}
+    outcomes: dict[str, masks.Shown | RejectedPair] = {}
     counts: Counter[str] = Counter()
     without = 0
+    with_greys: list[str] = []
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for pair, outcome in zip(pairs, pool.map(look, pairs), strict=True):
+            if outcome is None:
+                without += 1
+                continue
+            outcomes[pair.key] = outcome
             if isinstance(outcome, RejectedPair):
                 inspection.faults.append(str(outcome))
-            elif outcome is None:
-                without += 1
             else:
-                known[pair.key] = outcome
-                counts.update([pair.mask_classes[i - 1] for i in sorted(outcome)] or ["empty"])
+                names = [pair.mask_classes[i - 1] for i in sorted(outcome.classes)]
+                counts.update(names or ["empty"])
+                with_greys += outcome.with_greys
     if counts and without:  # of a data set with masks
         counts[NO_MASK] = without
     inspection.masks = dict(counts.most_common())
-    return known
+    inspection.notes += data_warnings.of_grey_masks(with_greys)
+    return outcomes
+
+
+def _look_for_rejects(
+    manifest: Manifest,
+    pairs: list[ImagePair],
+    examined: list[ImagePair],
+    images: _Images,
+    shown: Mapping[str, masks.Shown | RejectedPair],
+    inspection: Inspection,
+) -> None:
+    """Counts the pairs that a job would reject, and adds the faults that no file has by itself."""
+    reasons: dict[str, list[Reason]] = defaultdict(list)
+
+    def check(pair: ImagePair, function: Callable[..., object], *arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except RejectedPair as error:
+            reasons[pair.name].append(error.reason)
+            inspection.faults.append(f"{pair.name}: {error}")
+
+    for pair in pairs:
+        check(pair, pair_checks.check_captions, pair.captions)
+    multiples = _multiples(manifest, inspection)
+    for pair in examined:
+        references = [pair.before, pair.after, *_truth(manifest, pair).values()]
+        outcomes = [*map(images.unreadable.get, references), shown.get(pair.key)]
+        errors = [outcome for outcome in outcomes if isinstance(outcome, RejectedPair)]
+        reasons[pair.name] += [error.reason for error in errors]
+        if manifest.image_size is None and all(image in images.read for image in references):
+            before, after, *truth = (images.read[reference].size for reference in references)
+            check(pair, pair_checks.check_sizes, before, after, truth)
+            check(pair, pair_checks.check_codec, before, manifest.interpolate.codec)
+            check(pair, pair_checks.check_keyframes, before, manifest.keyframes)
+            for multiple in multiples:
+                check(pair, pair_checks.check_divisible, before, multiple)
+    for pair, error in _of_features(manifest, examined):
+        reasons[pair.name].append(error.reason)
+        inspection.faults.append(f"{pair.name}: {error}")
+    inspection.rejected = [name for name, found in reasons.items() if found]
+    first = Counter(found[0].value for found in reasons.values() if found)
+    inspection.rejects = dict(first.most_common())
+
+
+def _multiples(manifest: Manifest, inspection: Inspection) -> list[Multiple]:
+    """What sides must be multiples of, where images keep their size; notes where nobody knows."""
+    if manifest.image_size is not None:  # a job looks at this one before it begins
+        return []
+    try:
+        return pair_checks.multiples(manifest)
+    except UserError as error:
+        inspection.notes.append(f"whether the networks take images of these sizes: {error}")
+        return []
+
+
+def _of_features(
+    manifest: Manifest, pairs: list[ImagePair]
+) -> Iterable[tuple[ImagePair, RejectedPair]]:
+    """The pairs whose imported features a job rejects, and why."""
+    settings = manifest.features
+    if settings.folder is None:
+        return
+    read = FeatureFiles(settings.folder, settings.backbone, UNKNOWN, settings.precision)
+
+    def look(pair: ImagePair) -> RejectedPair | None:
+        try:
+            read(pair, 1)
+        except RejectedPair as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for pair, error in zip(pairs, pool.map(look, pairs), strict=True):
+            if error is not None:
+                yield pair, error
 
 
 def _caption_figures(pairs: list[ImagePair]) -> dict[str, float]:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import io
+import logging
 import re
 import warnings
 
 import cv2
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from cc_prep import storage
-from cc_prep.errors import FileRefused, FileTooLarge, Reason, RejectedPair
-from cc_prep.media import video
+from cc_prep.errors import FileRefused, FileTooLarge, Reason, RejectedPair, first_line
+from cc_prep.media import file_kinds, jpeg_damage, video
 
 SMALLEST_SIDE = 16
 MOST_PIXELS = 64_000_000
 MAX_BYTES = 2**29  # of a file: MOST_PIXELS of four 16-bit values
-# Pillow's name of what it reads, whose address is another one in each run.
-NO_FILE_NAME = re.compile(r" ?<_io\.BytesIO object at 0x\w+>")
 FRAME = "#frame="  # between a video's path and the number of a frame
 FRAME_NUMBER = "[0-9]{1,15}"
 STORED = ("PNG", "JPEG", "WEBP")  # what our own shards hold
@@ -35,6 +36,20 @@ PNG = (
     cv2.IMWRITE_PNG_STRATEGY, cv2.IMWRITE_PNG_STRATEGY_RLE,
     cv2.IMWRITE_PNG_FILTER, cv2.IMWRITE_PNG_FILTER_UP,
 )  # fmt: skip
+
+
+def _keep_decoders_quiet() -> None:
+    """Takes the lines off standard error that Pillow and its libtiff write there of bad files.
+
+    They name no file, and what is wrong is in the exception. A program that sets up logging still
+    gets Pillow's.
+    """
+    logging.getLogger("PIL").addHandler(logging.NullHandler())
+    with contextlib.suppress(AttributeError, OSError):  # of a Pillow that hides its libtiff
+        ctypes.CDLL(Image.core.__file__).TIFFSetErrorHandler(None)
+
+
+_keep_decoders_quiet()
 
 
 def read(reference: str, size: int | None = None) -> np.ndarray:
@@ -81,7 +96,7 @@ def decode(data: bytes, name: str, size: int | None = None) -> np.ndarray:
     """An encoded image's pixels, as `read` gives them. Raises RejectedPair naming `name`."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            warnings.simplefilter("ignore")  # of bombs, and of damaged metadata
             with Image.open(io.BytesIO(data), formats=DECODED) as image:
                 _check_size(image.size, name)
                 rgb = _to_rgb(image)
@@ -89,10 +104,34 @@ def decode(data: bytes, name: str, size: int | None = None) -> np.ndarray:
         raise
     except Image.DecompressionBombError:
         raise RejectedPair(Reason.IMAGE_TOO_LARGE, f"{name}: a decompression bomb") from None
+    except UnidentifiedImageError:
+        what, remedy = file_kinds.why_no_image(data)
+        raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{name}: {what}", remedy) from None
     except Exception as error:  # Pillow raises nearly every type for some damaged file
-        reason = NO_FILE_NAME.sub("", str(error))
+        reason = f"cannot be decoded ({first_line(error)})"
         raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{name}: {reason}") from None
+    damage = jpeg_damage.find(data)
+    if damage is not None:
+        raise RejectedPair(
+            Reason.UNREADABLE_IMAGE,
+            f"{name}: a damaged JPEG ({damage}), part of which shows something else",
+            "Fetch it again; if it looks right, open and save it anew",
+        )
     return resize(np.asarray(rgb), size)
+
+
+def alpha_of(image: Image.Image) -> np.ndarray | None:
+    """How opaque the pixels are, uint8 [H, W], 0 for transparent; None where nothing says so."""
+    if "A" not in image.getbands() and "transparency" not in image.info:
+        return None
+    return np.asarray(ImageOps.exif_transpose(image).convert("RGBA").getchannel("A"))
+
+
+def has_transparent_pixels(data: bytes) -> bool:
+    """Whether some pixels of an encoded image that can be read are fully transparent."""
+    with Image.open(io.BytesIO(data), formats=DECODED) as image:
+        alpha = alpha_of(image)
+    return alpha is not None and int(alpha.min()) == 0
 
 
 def from_pillow(image: Image.Image, name: str) -> np.ndarray:

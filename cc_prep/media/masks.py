@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from cc_prep.errors import Reason, RejectedPair
 from cc_prep.media import images
 from cc_prep.records import EMPTY_MASK, ImagePair
 
+Size = tuple[int, int]  # height and width in px
 Values = Sequence[tuple[tuple[int, ...], int]]
 INDEXED = ("PNG", "TIFF")  # formats whose masks hold a palette's indices
 TOP = 255
@@ -39,22 +41,53 @@ class Masks(NamedTuple):
 NO_MASKS = Masks()
 
 
-def of_pair(root: str, pair: ImagePair, height: int, width: int) -> Masks:
-    """The masks that a pair names, in the size of its frames. Raises RejectedPair.
+class ImageSizes(NamedTuple):
+    """The sizes of a pair's images as they are stored, by which its masks are judged.
 
-    Where the data set has the two sides and no union, it is made of them: where both have a class,
-    it is that of the after image. Of maps of land cover, places of the same class on both sides
-    count as unchanged, also beside a union.
+    None where one is not known, such as that of a video's frames.
     """
 
-    def read_one(reference: str | None) -> np.ndarray | None:
-        if reference is None:
-            return None
-        if reference == EMPTY_MASK:
-            return np.zeros((height, width), np.uint8)
-        return fitted(read(storage.resolve(root, reference), pair.mask_values), height, width)
+    before: Size | None = None
+    after: Size | None = None
 
-    union, before, after = map(read_one, (pair.mask, pair.mask_before, pair.mask_after))
+
+UNKNOWN_SIZES = ImageSizes()
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the masks of a pair show.
+
+    classes: of change. with_greys: the masks that were read as "all but 0 is changed", and have
+    values between black and white.
+    """
+
+    classes: frozenset[int]
+    with_greys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StoredMask:
+    """A mask as it is stored: class ids uint8 [H, W], and whether it has unexplained greys."""
+
+    ids: np.ndarray
+    has_greys: bool = False
+
+
+def of_pair(
+    root: str, pair: ImagePair, height: int, width: int, sizes: ImageSizes = UNKNOWN_SIZES
+) -> Masks:
+    """The masks that a pair names, in the size of its frames. Raises RejectedPair.
+
+    height, width: of the frames. Where the data set has the two sides and no union, it is made of
+    them: where both have a class, it is that of the after image. Of maps of land cover, places of
+    the same class on both sides count as unchanged, also beside a union.
+    """
+
+    def in_size(mask: StoredMask | None) -> np.ndarray | None:
+        return None if mask is None else fitted(mask.ids, height, width)
+
+    union, before, after = map(in_size, _read_all(root, pair, (height, width), sizes))
     if before is not None and after is not None:
         if pair.land_cover:
             same = before == after
@@ -64,22 +97,70 @@ def of_pair(root: str, pair: ImagePair, height: int, width: int) -> Masks:
     return Masks(union, before, after)
 
 
-def classes(root: str, pair: ImagePair) -> frozenset[int] | None:
-    """The classes of change in a pair's masks; None where it has none. Raises RejectedPair."""
+def shown(
+    root: str, pair: ImagePair, frames: Size | None = None, sizes: ImageSizes = UNKNOWN_SIZES
+) -> Shown | None:
+    """What a pair's masks show, in the size in which they are stored; None where it has none.
+
+    frames: the size of the frames, for which a mask may have been made. Raises RejectedPair where
+    `of_pair` does.
+    """
     if pair.mask is pair.mask_before is pair.mask_after is None:
         return None
-    union, before, after = (
-        None
-        if reference is None or reference == EMPTY_MASK
-        else read(storage.resolve(root, reference), pair.mask_values)
-        for reference in (pair.mask, pair.mask_before, pair.mask_after)
-    )
+    stored = _read_all(root, pair, frames, sizes)
+    union, before, after = (None if mask is None else mask.ids for mask in stored)
     if pair.land_cover and before is not None and after is not None:
         after = fitted(after, *before.shape)
         differs = before != after
         before, after = before[differs], after[differs]
     there = [mask for mask in (union, before, after) if mask is not None]
-    return frozenset(int(value) for mask in there for value in np.unique(mask) if value)
+    references = (pair.mask, pair.mask_before, pair.mask_after)
+    return Shown(
+        frozenset(int(value) for mask in there for value in np.unique(mask) if value),
+        tuple(
+            reference
+            for reference, mask in zip(references, stored, strict=True)
+            if reference is not None and mask is not None and mask.has_greys
+        ),
+    )
+
+
+def _read_all(
+    root: str, pair: ImagePair, frames: Size | None, sizes: ImageSizes
+) -> list[StoredMask | None]:
+    """Union, before and after; one that is empty in the size of the frames. Raises RejectedPair."""
+    # The union is where the change is in the image before.
+    images_of = (sizes.before, sizes.before, sizes.after)
+    stored: list[StoredMask | None] = []
+    for reference, image in zip(
+        (pair.mask, pair.mask_before, pair.mask_after), images_of, strict=True
+    ):
+        mask = None
+        if reference == EMPTY_MASK:
+            mask = StoredMask(np.zeros(frames or (1, 1), np.uint8))
+        elif reference is not None:
+            path = storage.resolve(root, reference)
+            mask = _read(path, pair.mask_values)
+            if image is not None:
+                _check_shape(mask.ids.shape, image, frames, path)
+        stored.append(mask)
+    return stored
+
+
+def _check_shape(mask: tuple[int, ...], image: Size, frames: Size | None, name: str) -> None:
+    """Raises RejectedPair for a mask that cannot lie on its image pixel by pixel.
+
+    It may be the image's size, or that to which both are resized, or smaller or larger in
+    proportion, by the rounding of its sides.
+    """
+    off = abs(mask[0] * image[1] - mask[1] * image[0])  # of two products, as ratios would be off
+    if mask in (image, frames) or off < max(image):
+        return
+    raise RejectedPair(
+        Reason.MASK_DOES_NOT_FIT,
+        f"{name}: {mask[1]}×{mask[0]} px, and its image has {image[1]}×{image[0]}",
+        "Make the mask of the image as it is, not of a part of it or of the turned image",
+    )
 
 
 def read(reference: str, values: Values = ()) -> np.ndarray:
@@ -91,33 +172,80 @@ def read(reference: str, values: Values = ()) -> np.ndarray:
     of class 1; in a lossy format, which changes values, one above half. Raises RejectedPair for
     what `images.read` rejects and for a value that is not known.
     """
+    return _read(reference, values).ids
+
+
+def _read(reference: str, values: Values) -> StoredMask:
     if images.is_frame(reference):
-        pixels, is_lossy = images.read(reference), True
+        decoded = Decoded(images.read(reference), is_lossy=True)
     else:
-        pixels, is_lossy = _pixels(images.read_encoded(reference), reference, values)
+        decoded = _decoded(images.read_encoded(reference), reference, values)
     if values:
-        return class_ids(pixels, values, reference)
-    return (pixels.max(axis=2) > (HALF if is_lossy else 0)).astype(np.uint8)
+        mask = StoredMask(class_ids(decoded.pixels, values, reference))
+    else:
+        levels = decoded.pixels.max(axis=2)
+        ids = (levels > (HALF if decoded.is_lossy else 0)).astype(np.uint8)
+        mask = StoredMask(ids, not (decoded.is_lossy or decoded.is_indexed) and _has_greys(levels))
+    if decoded.alpha is not None:
+        _check_alpha(mask.ids, decoded.pixels, decoded.alpha, reference)
+    return mask
 
 
-def _pixels(data: bytes, name: str, values: Values) -> tuple[np.ndarray, bool]:
-    """Pixels uint8 [H, W, 3] of an image file, and whether its format changes values.
+def _has_greys(levels: np.ndarray) -> bool:
+    """Whether values uint8 [H, W] look like two levels that were blurred."""
+    values = np.flatnonzero(np.bincount(levels.reshape(-1), minlength=TOP + 1))
+    greys = values[(values > 0) & (values < TOP)]
+    return len(greys) > 1 and bool(greys[0] <= HALF < values[-1])
 
-    What the file is, its content says, whatever its name. values: as for `read`. Raises
-    RejectedPair, which names `name`.
+
+def _check_alpha(ids: np.ndarray, pixels: np.ndarray, alpha: np.ndarray, name: str) -> None:
+    """Raises RejectedPair for a mask whose shape is drawn by what is transparent.
+
+    ids: uint8 [H, W], read from the colours alone. pixels: uint8 [H, W, 3]. alpha: uint8 [H, W].
+    """
+    if alpha.min() == alpha.max():
+        return
+    has_one_colour = bool((pixels == pixels[0, 0]).all())
+    if has_one_colour or (ids[alpha == 0] > 0).any():
+        raise RejectedPair(
+            Reason.UNREADABLE_MASK,
+            f"{name}: its shape is in its transparency, and its colours say something else",
+            "Save it without transparency, black where nothing changed",
+        )
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A mask's file: pixels uint8 [H, W, 3], alpha uint8 [H, W] where it has some.
+
+    is_lossy: its format changes values. is_indexed: the pixels are the indices of a palette.
+    """
+
+    pixels: np.ndarray
+    is_lossy: bool = False
+    is_indexed: bool = False
+    alpha: np.ndarray | None = None
+
+
+def _decoded(data: bytes, name: str, values: Values) -> Decoded:
+    """What is in an image file. What the file is, its content says, whatever its name.
+
+    values: as for `read`. Raises RejectedPair, which names `name`.
     """
     pixels = images.decode(data, name)
     has_colours = bool(values) and len(values[0][0]) > 1
     with Image.open(io.BytesIO(data), formats=images.DECODED) as image:
-        is_deep = images.is_deep(image)
-        is_lossy = not is_deep and _is_lossy(image, data)
+        if images.is_deep(image):
+            numbers = np.asarray(ImageOps.exif_transpose(image))
+            eight_bit = _eight_bits(numbers, name, bool(values))
+            return Decoded(np.repeat(eight_bit[..., None], 3, axis=2))
+        alpha = images.alpha_of(image)
         # A GIF's writer numbers the colours anew, so that only they are the same in all files.
-        has_indices = image.mode == "P" and image.format in INDEXED and not has_colours
-        if not (is_deep or has_indices):
-            return pixels, is_lossy
-        numbers = np.asarray(ImageOps.exif_transpose(image))
-    eight_bit = _eight_bits(numbers, name, bool(values)) if is_deep else numbers
-    return np.repeat(eight_bit[..., None], 3, axis=2), is_lossy
+        if image.mode == "P" and image.format in INDEXED and not has_colours:
+            indices = np.asarray(ImageOps.exif_transpose(image))
+            indexed = np.repeat(indices[..., None], 3, axis=2)
+            return Decoded(indexed, is_indexed=True, alpha=alpha)
+        return Decoded(pixels, _is_lossy(image, data), alpha=alpha)
 
 
 def _is_lossy(image: Image.Image, data: bytes) -> bool:

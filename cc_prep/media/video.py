@@ -89,8 +89,8 @@ class _Decoder:
         self.requests.flush()
         size = NUMBER.unpack(self._receive(NUMBER.size))[0]
         if size < 0:
-            message = self._receive(-size).decode(errors="replace")
-            raise RejectedPair(Reason.UNREADABLE_VIDEO, message)
+            what, _, remedy = self._receive(-size).decode(errors="replace").rpartition("\n")
+            raise RejectedPair(Reason.UNREADABLE_VIDEO, what, remedy)
         return self._receive(size)
 
     def _receive(self, size: int) -> bytearray:

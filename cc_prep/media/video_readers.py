@@ -21,6 +21,10 @@ from cc_prep.media import edit_lists, yuv
 PROGRAM_STREAM, RIFF = b"\x00\x00\x01\xba", b"RIFF"
 
 
+class NoFrame(Exception):
+    """A frame past the end of a video."""
+
+
 class Reader(Protocol):
     """A video that is open: its number of frames, and frame i as uint8 [H, W, 3] RGB."""
 
@@ -162,12 +166,14 @@ class PyAV:
                 return _upright(frame)
             if number > index:
                 break
-        raise EOFError(f"frame {index} is not in it")
+        raise NoFrame(f"frame {index} does not come out, as if it were cut out")
 
     def _open(self) -> None:
         import av
 
         self.container = av.open(self.path)
+        if not self.container.streams.video:
+            raise ValueError("no video stream")
         self.stream = self.container.streams.video[0]
         self.stream.codec_context.thread_count = 1
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from cc_prep.errors import Reason, RejectedPair
 from cc_prep.formats.training_shards import Features
 from cc_prep.models import backbones
 from cc_prep.models.cpu.convolution import image_by_image
+from cc_prep.steps.pair_checks import Multiple, check_divisible
 from cc_prep.weights import Located
 
 
@@ -45,13 +45,7 @@ class FeatureExtractor:
 
         Raises RejectedPair if a side is not divisible by the backbone's `multiple`.
         """
-        height, width = frames.shape[1:3]
-        if height % self.multiple or width % self.multiple:
-            raise RejectedPair(
-                Reason.SIZE_NOT_DIVISIBLE,
-                f"{width}×{height} px: not divisible by {self.multiple} px, as the backbone needs "
-                "it; set image_size",
-            )
+        check_divisible(frames.shape[1:3], Multiple.of_features(self.multiple))
         chosen = sorted(set(numbers))
         images = frames[chosen]
         values = self._computed(images) if self.device != "cpu" else self._looked_up(images)

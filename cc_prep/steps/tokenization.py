@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from cc_prep.errors import Reason, RejectedPair, UserError
+from cc_prep.errors import UserError
 from cc_prep.models.vqgan import VQGAN
+from cc_prep.steps.pair_checks import Multiple, check_divisible
 
 MOST_CODES = 2**15  # indices are stored as int16
 
@@ -30,13 +31,7 @@ class Tokenizer:
 
         Raises RejectedPair if a side is not divisible by the network's factor.
         """
-        factor = self.network.config.factor
-        height, width = frames.shape[1:3]
-        if height % factor or width % factor:
-            raise RejectedPair(
-                Reason.SIZE_NOT_DIVISIBLE,
-                f"{width}×{height} px: not divisible by {factor}, the token size; set image_size",
-            )
+        check_divisible(frames.shape[1:3], Multiple.of_tokens(self.network.config.factor))
         pixels = torch.tensor(frames, device=self.device).permute(0, 3, 1, 2).float() / 255
         with torch.inference_mode():
             indices = self.network.indices(pixels)

@@ -85,7 +85,7 @@ def _pixels(image: Any, name: str) -> np.ndarray:
         name = without_credentials(name)  # as the error has it
         detail = error.detail.removeprefix(name).removeprefix(": ")
         what = f"{name}: {reason} ({detail})" if detail else f"{name}: {reason}"
-        raise UserError(what, REMEDIES.get(error.reason, remedy)) from None
+        raise UserError(what, error.remedy or REMEDIES.get(error.reason, remedy)) from None
 
 
 def _size(image: np.ndarray) -> str:

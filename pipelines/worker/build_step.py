@@ -16,6 +16,7 @@ from cc_prep.manifest import NONE, Manifest
 from cc_prep.records import FrameScores, FrameSequence, ImagePair
 from cc_prep.steps import confidence
 from cc_prep.steps.imported_features import UNKNOWN, FeatureFiles
+from cc_prep.steps.pair_checks import check_keyframes
 from pipelines.actors import Digests, Interpolate, Score, StagedStep, decoded
 from pipelines.regions.findings import WithFindings, add_to
 from pipelines.step import Members, unless_rejected
@@ -123,6 +124,7 @@ class Build(StagedStep):
         if scores is None and self.score is not None:
             scores = self.score.score(frames, sequence.pair.captions)
         try:
+            check_keyframes(frames.shape[1:3], rule)
             similarities, scored_by = self._similarities(scores, len(frames))
             tokens = self._tokens(frames)
             penalty = confidence.penalties(*similarities)

@@ -12,6 +12,7 @@ says.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from cc_prep import storage, text_files
@@ -27,6 +28,13 @@ WANTED = (
 )
 SIDES = (("before", "after"), ("A", "B"))
 UNCHANGED = "unchanged.txt"
+# What other code calls the folders of masks and of captions.
+MASK_FOLDER = re.compile(
+    r"(?:change[-_]?)?(?:masks?|labels?|annotations?|gts?|ground[-_]?truths?|cm|segmentations?)"
+    r"(?:[-_](?:before|after))?",
+    re.IGNORECASE,
+)
+CAPTION_FOLDER = re.compile(r"captions?|sentences?|texts?|descriptions?", re.IGNORECASE)
 
 
 def parts(root: str) -> dict[str, bool]:
@@ -88,8 +96,8 @@ def _prefixes(manifest: Manifest, any_name: bool = False) -> list[str]:
 
 
 def faults(manifest: Manifest) -> list[str]:
-    """Images without their counterpart, captions and names in unchanged.txt without images, files
-    that are no images, and tables and folders that are left out.
+    """Images without their counterpart, captions, masks and names in unchanged.txt without images,
+    files that are no images, and tables and folders that are left out.
 
     Raises UserError where there are no folders of images.
     """
@@ -106,6 +114,7 @@ def faults(manifest: Manifest) -> list[str]:
         for name in storage.list_folders(root)
         if f"{name}/" not in prefixes and _sides(root, f"{name}/")
     ]
+    problems += _unread_folders(root, prefixes)
     for prefix in prefixes:
         sides = _sides(root, prefix)
         assert sides is not None
@@ -116,6 +125,8 @@ def faults(manifest: Manifest) -> list[str]:
             for name in sorted(own - others)
         ]
         problems += _caption_faults(root, f"{prefix}captions", names[0] | names[1])
+        for folder in masks.FOLDERS:
+            problems += masks.stray_faults(root, f"{prefix}{folder}", names[0] | names[1])
         unknown = sorted(_unchanged(root, prefix) - (names[0] | names[1]))
         problems += [f"{prefix}{UNCHANGED}: {name} is the name of no pair" for name in unknown]
         for folder in (*sides, *masks.FOLDERS):
@@ -140,6 +151,22 @@ def _caption_faults(root: str, folder: str, names: set[str]) -> list[str]:
         *(f"{folder}/{name} is left out: its name does not end in .txt" for name in others),
         *annotation_files.inner_folders(root, folder),
     ]
+
+
+def _unread_folders(root: str, prefixes: list[str]) -> list[str]:
+    """Folders of masks or captions that are called otherwise, or lie outside of splits' folders."""
+    own = ("captions", *masks.FOLDERS)
+    problems = []
+    for prefix in dict.fromkeys(["", *prefixes]):
+        for name in storage.list_folders(storage.join(root, prefix.rstrip("/"))):
+            patterns = ((MASK_FOLDER, "masks"), (CAPTION_FOLDER, "captions"))
+            meant = next((own_name for one, own_name in patterns if one.fullmatch(name)), None)
+            if meant is not None and prefix not in prefixes:
+                problems.append(f"{name}/ is not read: each split has its own {meant}/")
+            elif meant is not None and name not in own:
+                remedy = f"call it {meant}/, if that is what it holds"
+                problems.append(f"{prefix}{name}/ is not read: {remedy}")
+    return problems
 
 
 def _of(manifest: Manifest, prefix: str, captioned: str | None = None) -> list[ImagePair]:

@@ -52,17 +52,13 @@ def template(root: str) -> str:
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of a split in the order of the file."""
-    patterns = manifest.levir
     sides = _sides(manifest, split)
-    mask_folders = [
-        pattern and pattern.replace("{split}", split)
-        for pattern in (patterns.mask, patterns.mask_before, patterns.mask_after)
-    ]
+    mask_folders = _mask_folders(manifest, split)
     images = Images(manifest.root, [*sides, *filter(None, mask_folders)])
     image_pairs = []
     for row in _rows(manifest):
         if row["split"] == split:
-            stem = row["filename"].rpartition(".")[0] or row["filename"]
+            stem = _stem(row)
             before, after = (images.of(f"{side}/{stem}") for side in sides)
             pair = ImagePair(
                 dataset=manifest.name,
@@ -83,7 +79,7 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
 
 
 def faults(manifest: Manifest) -> list[str]:
-    """Files twice, empty sentences, and splits that no manifest split names."""
+    """Files twice, empty sentences, labels of other names than their images, unknown splits."""
     rows, file = _rows(manifest), manifest.levir.captions
     counts = Counter((row["split"], row["filename"]) for row in rows)
     problems = [
@@ -92,6 +88,11 @@ def faults(manifest: Manifest) -> list[str]:
     empty = sum(not _sentence(one) for row in rows for one in row["sentences"])
     if empty:
         problems.append(f"{file}: {counted(empty, 'empty sentence')}, left out")
+    for split in manifest.splits:
+        stems = {_stem(row) for row in rows if row["split"] == split}
+        for folder in filter(None, _mask_folders(manifest, split)):
+            # Of an image that has no row, nobody asks.
+            problems += masks.stray_faults(manifest.root, folder, stems, of_others=False)
     unknown = {row["split"] for row in rows} - set(manifest.splits)
     for split in sorted(unknown):
         error = _missing_side(manifest, split)
@@ -116,6 +117,16 @@ def _sides(manifest: Manifest, split: str) -> list[str]:
         first_folder(manifest.root, [pattern.replace("{split}", split)], LAYOUT)
         for pattern in patterns
     ]
+
+
+def _mask_folders(manifest: Manifest, split: str) -> list[str | None]:
+    patterns = (manifest.levir.mask, manifest.levir.mask_before, manifest.levir.mask_after)
+    return [pattern and pattern.replace("{split}", split) for pattern in patterns]
+
+
+def _stem(row: dict[str, Any]) -> str:
+    name: str = row["filename"]
+    return name.rpartition(".")[0] or name
 
 
 def _sentence(entry: dict[str, Any]) -> str:

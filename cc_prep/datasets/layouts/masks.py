@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
+from cc_prep import storage
+from cc_prep.datasets.layouts.annotation_files import by_stem
 from cc_prep.records import EMPTY_MASK, NO_CHANGE, ImagePair
 
 NAMES = ("mask", "mask_before", "mask_after")  # of the record's fields, and of a table's columns
@@ -46,3 +49,28 @@ def with_empty(pairs: Sequence[ImagePair]) -> list[ImagePair]:
         else pair
         for pair in pairs
     ]
+
+
+def stray_faults(root: str, folder: str, names: Set[str], *, of_others: bool = True) -> list[str]:
+    """A fault for each mask of a folder that no pair has, with the pair that it may be meant for.
+
+    names: of the pairs. of_others: also of masks that do not begin with the name of a pair, as
+    those of images that a data set leaves out.
+    """
+    problems = []
+    for stem, name in sorted(by_stem(storage.list_files(storage.join(root, folder))).items()):
+        if stem in names:
+            continue
+        meant = _begun_by(stem, names)
+        if meant is not None:
+            remedy = f"If it is the mask of {meant}, call it {meant}.png"
+            problems.append(f"{folder}/{name} belongs to no pair. {remedy}")
+        elif of_others:
+            problems.append(f"{folder}/{name} belongs to no pair")
+    return problems
+
+
+def _begun_by(stem: str, names: Set[str]) -> str | None:
+    """The longest name that a stem begins with, as `0` is of `0_mask`."""
+    ends = [match.start() for match in re.finditer(r"[-_. ]", stem)]
+    return next((stem[:end] for end in reversed(ends) if stem[:end] in names), None)

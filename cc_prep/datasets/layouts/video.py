@@ -15,6 +15,7 @@ from cc_prep.manifest import Manifest
 from cc_prep.media import video
 from cc_prep.records import CHANGE, ImagePair
 from cc_prep.steps.interpolation import times
+from cc_prep.words import counted
 
 WANTED = (
     "Put videos there, or name their folder with --root, or fetch three real ones: "
@@ -40,6 +41,11 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
         )
     ]
     if not image_pairs and split == "train":
+        if paths:
+            first, *others = faults(manifest)
+            more = f", and {counted(len(others), 'more fault')}" if others else ""
+            remedy = f"Give longer videos, or a lower video.gap than {manifest.video.gap}"
+            raise UserError(f"{manifest.root}: no pair of frames in it: {first}{more}", remedy)
         raise UserError(f"{manifest.root}: no videos in it", WANTED.format(m=manifest))
     return image_pairs
 

@@ -95,7 +95,7 @@ GREY = np.zeros((32, 32), np.uint8)
         ((np.zeros((3, 32, 32), np.uint8), GREY), r"uint8 \[3, 32, 32\], not uint8 \[H, W, 3\]"),
         ((GREY[:8], GREY[:8]), r"too small \(32×8, at least 16 a side\)\. Give a larger image"),
         ((GREY, "nowhere.png"), r"^nowhere.png: missing image\. Check the path$"),
-        ((GREY, __file__), r"^[^ ]*: unreadable image \(cannot identify .*\)\. Save it again"),
+        ((GREY, __file__), r"^[^ ]*: unreadable image \(no image in PNG.*\)\. Save it again"),
         (("clip.MP4", GREY), "clip.MP4: is a video. Name a frame of it: clip.MP4#frame=0"),
         ((GREY,), "one image"),
         (([(GREY, GREY), (GREY,)],), "no list of pairs"),

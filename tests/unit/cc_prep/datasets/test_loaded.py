@@ -65,7 +65,7 @@ def test_mistakes(synth_root: Path, tmp_path: Path) -> None:
 def test_each_side_has_the_size_of_its_image(tmp_path: Path) -> None:
     """Keeps away: what appeared, marked in the wrong places of a larger image after."""
     for name, side in (("b", 20), ("a", 40), ("m", 40)):
-        cv2.imwrite(str(tmp_path / f"{name}.png"), np.full((side, side + 4, 3), 255, np.uint8))
+        cv2.imwrite(str(tmp_path / f"{name}.png"), np.full((side, 6 * side // 5, 3), 255, np.uint8))
     header = "before,after,mask_before,mask_after"
     (tmp_path / "pairs.csv").write_text(f"{header}\nb.png,a.png,m.png,m.png")
     [pair] = datasets.open("own", root=str(tmp_path))
@@ -73,4 +73,4 @@ def test_each_side_has_the_size_of_its_image(tmp_path: Path) -> None:
     assert pair.mask_before is not None
     assert pair.mask_after is not None
     assert pair.mask.shape == pair.mask_before.shape == pair.before.shape[:2]
-    assert pair.mask_after.shape == pair.after.shape[:2] == (40, 44)
+    assert pair.mask_after.shape == pair.after.shape[:2] == (40, 48)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from cc_prep import manifest
+from cc_prep import datasets, manifest
 from cc_prep.inspect.inspection import inspect
 from cc_prep.manifest import Manifest
 from tests.miniatures import image, write
@@ -74,10 +74,10 @@ def test_two_sizes_of_a_pair_are_a_fault_where_nothing_resizes(tmp_path: Path) -
     resized = inspect(own(tmp_path), ["train", "test"])
     assert not any("sizes" in line for line in resized.faults)
     [note] = [note for note in resized.notes if "sizes" in note]
-    assert note.startswith("1 pair has images of two sizes: a (test): 32×32 and 40×32. ")
+    assert note.startswith("1 pair has images of two sizes: a (test) (32×32 and 40×32). ")
     assert "cc-train caption refuses such pairs" in note
     faults = inspect(own(tmp_path, "image_size=null"), ["train", "test"]).faults
-    line = "a (test): sizes differ (32×32 and 40×32). Set image_size to resize both"
+    line = "a (test): sizes differ: 32×32 and 40×32 px. Set image_size to resize both"
     assert [fault for fault in faults if "sizes" in fault] == [line]
     assert not any("sizes" in note for note in inspect(own(tmp_path), ["train"]).notes)
 
@@ -112,3 +112,81 @@ def test_ids_of_a_split_file_that_no_pair_has_are_noted(tmp_path: Path) -> None:
     write(tmp_path / "s.json", {"splits": {"train": ["a", "b.png"], "test": []}})
     notes = inspect(own(tmp_path, "split_file=s.json"), ["train"]).notes
     assert "train: no pair has these ids of the split file: b.png" in notes
+
+
+def folders(root: Path, *captions: str) -> None:
+    """A pair a caption, of images like no others."""
+    for number, caption in enumerate(captions or ("a tree grew",)):
+        image(root / f"before/{number}.png", 10 * number)
+        image(root / f"after/{number}.png", 10 * number + 1)
+        (root / "captions").mkdir(exist_ok=True)
+        (root / f"captions/{number}.txt").write_text(caption)
+
+
+def test_rejects_are_counted_by_reason(tmp_path: Path) -> None:
+    """Keeps away: a list of faults of which nobody knows how many pairs are lost."""
+    folders(tmp_path, "long " * 3_000, "a tree grew", "a tree fell")
+    (tmp_path / "after/0.png").write_bytes(b"")
+    (tmp_path / "after/1.png").write_bytes(b"")
+    inspection = inspect(own(tmp_path), ["train"])
+    assert inspection.rejected == ["train/0", "train/1"]
+    assert inspection.rejects == {"caption too long": 1, "unreadable image": 1}
+    line = "train/0: caption too long: 14,999 characters, at most 10,000. Shorten it"
+    assert any(fault.startswith(line) for fault in inspection.faults)
+
+
+def test_true_frames_that_a_job_reads_are_looked_at(synth_root: Path, tmp_path: Path) -> None:
+    """Keeps away: "no fault" of scenes that `interpolate` rejects for a frame between the two."""
+    root = tmp_path / "scenes"
+    shutil.copytree(synth_root, root)
+    settings = manifest.load("synth", ["interpolate.keep_truth=true"], str(root))
+    pair = datasets.pairs(settings, "train")[0]
+    (root / dict(pair.truth)[0.5]).write_bytes(b"")
+    assert inspect(settings, ["train"]).rejected == [pair.name]
+    for depth, keep_truth in ((0, "true"), (3, "false")):
+        overrides = [f"interpolate.depth={depth}", f"interpolate.keep_truth={keep_truth}"]
+        others = manifest.load("synth", overrides, str(root))
+        assert inspect(others, ["train"]).rejected == []
+
+
+def test_imported_features_are_looked_at(tmp_path: Path) -> None:
+    """Keeps away: "no fault" where each pair lacks its features."""
+    folders(tmp_path, "one", "two")
+    stored = tmp_path.parent / f"{tmp_path.name}-features"
+    for side in ("before", "after"):
+        (stored / side).mkdir(parents=True)
+        np.save(stored / side / "0.png.npy", np.zeros((4, 2, 2), np.float32))
+    settings = own(tmp_path, "features.backbone=resnet101", f"features.folder={stored}")
+    inspection = inspect(settings, ["train"])
+    assert inspection.rejects == {"missing features": 1}
+    assert inspection.faults == [f"train/1: missing features: {stored}/before/1.png.npy"]
+
+
+def test_transparent_images_and_grey_masks_are_noted(tmp_path: Path) -> None:
+    """Keeps away: colours that no viewer shows, and masks that grew, without a word."""
+    folders(tmp_path)
+    clear = Image.open(tmp_path / "after/0.png").convert("RGBA")
+    clear.putpixel((0, 0), (255, 0, 255, 0))
+    clear.save(tmp_path / "after/0.png")
+    (tmp_path / "masks").mkdir()
+    Image.fromarray(np.arange(1024, dtype=np.uint8).reshape(32, 32)).save(tmp_path / "masks/0.png")
+    notes = inspect(own(tmp_path), ["train"]).notes
+    assert notes[:2] == [
+        "1 image has transparent pixels, whose hidden colours are read: after/0.png. Lay them over "
+        "one colour first",
+        "1 mask has greys between black and white, and all but black counts as changed: "
+        "masks/0.png. If they were JPEGs or were resized smoothly, save them in black and white; "
+        "if the values are classes, name these in masks.classes",
+    ]
+
+
+def test_captions_that_are_no_sentences_are_noted(tmp_path: Path) -> None:
+    """Keeps away: words such as `nan` and `<p>` in the vocabulary, which no image shows."""
+    folders(tmp_path, "nan", "None", "...", "<p>a tree grew</p>", "a &amp; b", "1 < 2 and 3 > 2")
+    assert inspect(own(tmp_path), ["train"]).notes[:3] == [
+        "train: 2 captions are no sentence but what programs write for a missing one: 'nan', "
+        "'None'",
+        "train: 1 caption is without a letter or digit: '...'",
+        "train: 2 captions are with marks of HTML, which are read as words: '<p>a tree grew</p>', "
+        "'a &amp; b'",
+    ]

@@ -11,7 +11,7 @@ from PIL import Image
 
 from cc_prep.errors import Reason, RejectedPair
 from cc_prep.media import images, masks
-from cc_prep.records import EMPTY_MASK
+from cc_prep.records import EMPTY_MASK, ImagePair
 from tests.fakes import pair
 
 LEVIR = (((0,), 0), ((128,), 1), ((255,), 2))
@@ -21,6 +21,12 @@ COLOURS = (((255, 255, 255), 0), ((128, 0, 0), 2), ((0, 128, 0), 1))
 def written(path: Path, values: object, mode: str = "L") -> str:
     Image.fromarray(np.array(values, np.uint8)).convert(mode).save(path)
     return str(path)
+
+
+def classes_shown(root: Path, record: ImagePair) -> frozenset[int]:
+    shown = masks.shown(str(root), record)
+    assert shown is not None
+    return shown.classes
 
 
 def squares(*values: int) -> np.ndarray:
@@ -249,7 +255,7 @@ def test_land_cover_beside_a_union_leaves_the_change_alone(tmp_path: Path) -> No
     assert np.array_equal(union, squares(0, 0, 1, 0))
     assert np.array_equal(before, squares(0, 0, 1, 0))
     assert np.array_equal(after, squares(1, 0, 2, 0))
-    assert masks.classes(str(tmp_path), record) == {1, 2}
+    assert classes_shown(tmp_path, record) == {1, 2}
 
 
 def test_a_union_is_not_compared_with_a_side_of_land_cover(tmp_path: Path) -> None:
@@ -259,4 +265,73 @@ def test_a_union_is_not_compared_with_a_side_of_land_cover(tmp_path: Path) -> No
         pair(0), mask="m.png", mask_before="m.png", mask_after=EMPTY_MASK, mask_values=LEVIR,
         land_cover=True,
     )  # fmt: skip
-    assert masks.classes(str(tmp_path), record) == {1}
+    assert classes_shown(tmp_path, record) == {1}
+
+
+def test_a_mask_of_another_shape_fits_no_image(tmp_path: Path) -> None:
+    """Keeps away: a mask of a part of an image, or of the turned one, stretched over it."""
+    written(tmp_path / "m.png", squares(0, 255))  # 32 × 32
+    record = replace(pair(0), mask="m.png", mask_after="m.png", mask_before=EMPTY_MASK)
+    fitting: list[tuple[masks.Size, masks.Size]] = [
+        ((32, 32), (32, 32)),
+        ((128, 128), (32, 32)),  # a quarter of the image's size
+        ((95, 97), (64, 64)),  # rounded
+        ((30, 90), (32, 32)),  # made for the frames, in which all images are squares
+    ]
+    for image, frames in fitting:
+        sizes = masks.ImageSizes(image, image)
+        union, _, _ = masks.of_pair(str(tmp_path), record, *frames, sizes)
+        assert union is not None
+        assert union.shape == frames
+        assert masks.shown(str(tmp_path), record, frames, sizes) is not None
+    for sizes in (
+        masks.ImageSizes((32, 48), (32, 32)),
+        masks.ImageSizes((32, 32), (31, 33)),
+        masks.ImageSizes(None, (64, 60)),
+    ):
+        message = r"m\.png: 32×32 px, and its image has \d+×\d+"
+        for read in (
+            lambda sizes=sizes: masks.of_pair(str(tmp_path), record, 24, 24, sizes),
+            lambda sizes=sizes: masks.shown(str(tmp_path), record, None, sizes),
+        ):
+            with pytest.raises(RejectedPair, match=message) as caught:
+                read()
+            assert caught.value.reason is Reason.MASK_DOES_NOT_FIT
+    assert masks.of_pair(str(tmp_path), record, 24, 20).union is not None  # of unknown images
+
+
+def test_greys_between_black_and_white_are_noted(tmp_path: Path) -> None:
+    """Keeps away: a mask that was a JPEG, or was resized smoothly, that grows by a fifth."""
+    mask = np.zeros((64, 64), np.uint8)
+    mask[22:42, 22:42] = 255
+    smooth = Image.fromarray(mask).resize((48, 48), Image.Resampling.BICUBIC)
+    smooth.save(tmp_path / "smooth.png")
+    written(tmp_path / "jpeg.jpg", mask)
+    Image.open(tmp_path / "jpeg.jpg").save(tmp_path / "jpeg.png")
+    written(tmp_path / "mask.png", mask)
+    written(tmp_path / "labels.png", squares(0, 1, 2, 3))
+    for name, has_greys in (
+        ("smooth.png", True), ("jpeg.png", True), ("jpeg.jpg", False), ("mask.png", False),
+        ("labels.png", False),
+    ):  # fmt: skip
+        shown = masks.shown(str(tmp_path), replace(pair(0), mask=name))
+        assert shown is not None
+        assert shown.with_greys == ((name,) if has_greys else ())
+
+
+def test_a_shape_in_the_transparency_is_refused(tmp_path: Path) -> None:
+    """Keeps away: a white picture, of which alpha shows a part, that marks everything as changed;
+    and a black one that marks nothing."""
+    shape = Image.fromarray(squares(0, 255))
+    for name, colour in (("white.png", 255), ("black.png", 0)):
+        image = Image.new("RGBA", shape.size, (colour, colour, colour))
+        image.putalpha(shape)
+        image.save(tmp_path / name)
+        with pytest.raises(RejectedPair, match="its shape is in its transparency") as caught:
+            masks.read(str(tmp_path / name))
+        assert caught.value.reason is Reason.UNREADABLE_MASK
+    for name, alpha in (("opaque.png", squares(255, 255)), ("same.png", squares(0, 255))):
+        image = shape.convert("RGBA")
+        image.putalpha(Image.fromarray(alpha))
+        image.save(tmp_path / name)
+        assert np.array_equal(masks.read(str(tmp_path / name)), squares(0, 1))

@@ -6,12 +6,14 @@ import contextlib
 import multiprocessing
 import os
 import sys
+import wave
 from pathlib import Path
 
 import pytest
 
 from cc_prep import datasets, manifest
 from cc_prep.errors import Reason, RejectedPair, UserError
+from cc_prep.inspect.inspection import inspect
 from cc_prep.media import images, video
 from tests.conftest import write_video
 
@@ -27,7 +29,7 @@ def test_the_frame_asked_for(video_root: Path) -> None:
 
 
 def test_past_the_end_and_missing(video_root: Path) -> None:
-    with pytest.raises(RejectedPair, match="20 there"):
+    with pytest.raises(RejectedPair, match=r"ramp.mp4: has 20 frames, and no frame 20 \(from 0\)$"):
         video.read_frame(str(video_root / "ramp.mp4"), 20)
     with pytest.raises(RejectedPair) as caught:
         video.read_frame(str(video_root / "none.mp4"), 0)
@@ -146,6 +148,49 @@ def test_damaged_and_short_videos_are_named(tmp_path: Path) -> None:
     assert any("text.mp4" in fault for fault in faults)
     # The damaged one stays in the plan, so that the job names it in its rejects.
     assert [pair.id for pair in datasets.pairs(settings, "train")] == ["text_000000"]
+
+
+def test_a_bad_video_is_one_fault_in_plain_words(tmp_path: Path) -> None:
+    """Keeps away: three equal faults of one file, with lines of decord's sources and a clock."""
+    write_video(tmp_path / "whole.mp4", 20)
+    data = (tmp_path / "whole.mp4").read_bytes()
+    content = data.index(b"mdat")
+    contents = {
+        "cut.mp4": data[: len(data) // 2],
+        "empty.mp4": b"",
+        "hole.mp4": data[: content + 40] + bytes(600) + data[content + 640 :],
+        "page.mp4": b"<!DOCTYPE html><html>",
+        "pointer.mp4": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    with wave.open(str(tmp_path / "sound.wav"), "wb") as sound:
+        sound.setparams((1, 2, 8000, 0, "NONE", ""))
+        sound.writeframes(bytes(16_000))
+    (tmp_path / "sound.wav").rename(tmp_path / "sound.avi")
+    settings = manifest.load("video", root=str(tmp_path))
+    faults = inspect(settings, ["train"]).faults
+    plain = [line.removeprefix(f"unreadable video: {tmp_path}/") for line in faults]
+    of_hole = [line for line in plain if line.startswith("hole.mp4: frame ")]
+    assert all(": the file is damaged. Fetch it again, or convert it" in line for line in of_hole)
+    assert [line for line in plain if line not in of_hole] == [
+        "cut.mp4: cannot be opened: no video, cut off, or of a format that is not known. Fetch it "
+        "again, or convert it, such as by ffmpeg -i VIDEO NEW.mp4",
+        "empty.mp4: an empty file. Fetch it again",
+        "page.mp4: a web page in place of the file, as a failed download leaves it. Fetch it again",
+        "pointer.mp4: a Git LFS pointer in place of the file. Run git lfs pull in its folder",
+        "sound.avi: has no pictures, but sound alone or nothing. Take another file",
+    ]
+
+
+def test_videos_that_are_all_too_short_are_not_called_none(tmp_path: Path) -> None:
+    """Keeps away: "no videos in it" where each of them was refused for a reason."""
+    write_video(tmp_path / "a.mp4", 3)
+    write_video(tmp_path / "b.mp4", 3)
+    settings = manifest.load("video", root=str(tmp_path))
+    message = r"no pair of frames in it: a.mp4: 3 frames, too few for a gap of 8, and 1 more fault"
+    with pytest.raises(UserError, match=message):
+        datasets.pairs(settings, "train")
 
 
 def test_empty_folder(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_a_caption_with_all_that_is_known_of_it(server: Server) -> None:
     ("change", "line"),
     [
         ({"after": sent(encoded(24))}, "the image before is 20×20 px and the image after 24×24 px"),
-        ({"after": sent(b"no image", "b.png")}, "b.png: cannot identify"),
+        ({"after": sent(b"no image", "b.png")}, "b.png: no image in PNG"),
         ({"after": sent(b"", "b.mp4")}, "b.mp4: is a video. Give an image"),
         ({"after": None}, "no image after"),
         ({"after": {"data": "§"}}, "not base64"),

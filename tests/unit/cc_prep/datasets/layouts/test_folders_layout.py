@@ -17,6 +17,7 @@ from cc_prep.manifest import Manifest
 from cc_prep.media import images
 from cc_prep.records import EMPTY_MASK
 from cc_prep.storage import object_store
+from tests import miniatures
 
 
 def settings(root: Path) -> Manifest:
@@ -196,4 +197,35 @@ def test_a_table_beside_the_folders_is_named(tmp_path: Path) -> None:
     touch(tmp_path, "before/1.png", "after/1.png", "pairs.csv")
     assert folders.faults(settings(tmp_path)) == [
         "pairs.csv is not read, with its captions, kinds and splits: that takes layout: table"
+    ]
+
+
+def test_masks_of_no_pair_and_folders_of_other_names_are_faults(tmp_path: Path) -> None:
+    """Keeps away: masks that nobody reads, of which a training says much later that there are
+    none."""
+    settings = miniatures.folders(tmp_path)
+    for name in ("0_mask.png", "1.png", "9.png"):
+        miniatures.image(tmp_path / f"train/masks/{name}")
+    miniatures.image(tmp_path / "val/label/2.png")
+    miniatures.image(tmp_path / "val/depth/2.png")
+    (tmp_path / "test/Captions").mkdir()
+    (tmp_path / "masks").mkdir()
+    assert datasets.reader(settings).faults(settings) == [
+        "masks/ is not read: each split has its own masks/",
+        "val/label/ is not read: call it masks/, if that is what it holds",
+        "test/Captions/ is not read: call it captions/, if that is what it holds",
+        "train/masks/0_mask.png belongs to no pair. If it is the mask of 0, call it 0.png",
+        "train/masks/9.png belongs to no pair",
+    ]
+
+
+def test_labels_of_levir_with_a_suffix_are_faults(tmp_path: Path) -> None:
+    """Keeps away: labels that are not found, and a fault of those of images without a row."""
+    settings = miniatures.levir_mci(tmp_path)
+    folder = tmp_path / "images/train/label"
+    (folder / "train_000000.png").rename(folder / "train_000000_label.png")
+    miniatures.image(folder / "other.png")
+    assert datasets.reader(settings).faults(settings) == [
+        "images/train/label/train_000000_label.png belongs to no pair. If it is the mask of "
+        "train_000000, call it train_000000.png"
     ]
