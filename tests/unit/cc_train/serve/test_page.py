@@ -44,6 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, collected: Path) -> Iterato
         examples=None,
         pairs=str(waiting),
         collect=str(collected),
+        fetch=False,
         device="cpu",
     )
     with started(http_server) as one:
