@@ -222,6 +222,7 @@ def queued(tmp_path: Path, page: Tab) -> Iterator[Collection]:
         page.wait_for("document.querySelectorAll('#collected tbody button').length === 2")
         page.run("$('#tab-collect').click()")
         yield collection
+        page.open("about:blank")  # else it may still ask for an image when nobody answers
         server.shutdown()
 
 
