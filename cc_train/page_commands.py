@@ -118,22 +118,29 @@ def imagine(**options: Any) -> None:
     "--collect", metavar="DIR", help="Store the captions that are entered in this folder."
 )
 @click.option("--pairs", metavar="FILE|DIR", help="With --collect: pairs to be captioned.")
+@click.option(
+    "--fetch", is_flag=True, help="Let the server ask the addresses that these lists name."
+)
 @device_option
 def serve(**options: Any) -> None:
     """Serves a page for the browser that captions two images.
 
     RUN is the folder of a training or of an exported captioner, or captioner-mini. The page shows
     beams, confidence and, if the captioner provides them, the attention of each word and the
-    imagined frames. No request leaves the machine. --collect makes a data set of your own pairs: a
-    table (pairs.jsonl) and LevirCCcaptions.json. --examples and --pairs take what `cc-train
-    caption --pairs` takes.
+    imagined frames. No request leaves the machine, unless --fetch allows it. --collect makes a data
+    set of your own pairs: a table (pairs.jsonl) and LevirCCcaptions.json. --examples and --pairs
+    take what `cc-train caption --pairs` takes. Needs the extra [serve].
 
     \b
     Examples:
       cc-train serve
       cc-train serve out/clevr/stage2 --collect data/own --pairs unlabelled/
     """
+    from cc_prep import extras
     from cc_prep.errors import UserError
+
+    for module in ("starlette", "uvicorn"):
+        extras.require(module, "cc-train serve", "serve")
     from cc_train.serve.command import serve
 
     if options["pairs"] is not None and options["collect"] is None:

@@ -49,8 +49,8 @@ class Tried:
         venv.create(path / "env", with_pip=download)
         if download:
             constraints = Path("constraints.txt").absolute()
-            with_synth = f"{wheel}[synth]"
-            self.run("python", "-m", "pip", "install", "--quiet", "-c", constraints, with_synth)
+            with_extras = f"{wheel}[serve,synth]"
+            self.run("python", "-m", "pip", "install", "--quiet", "-c", constraints, with_extras)
             return
         pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python")]
         subprocess.run([*pip, "install", "--quiet", "--no-deps", wheel], check=True)

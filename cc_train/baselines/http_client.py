@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import email.utils
 import http.client
+import io
 import json
 import os
 import re
+import socket
 import textwrap
 import time
 import urllib.error
@@ -27,9 +29,11 @@ PATH = "/chat/completions"
 PASSING = (408, 409, 425, 429, 500, 502, 503, 504, 529)
 # A 400 about one question's images or words, after which the others may still be answered.
 FILTERED = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
+REMEDY = "--url is the address below which the server has /chat/completions"
 STATUS_OF_NO_KIND = 400  # of an error that names none
 OUT_OF_MONEY = ("insufficient_quota", "billing_hard_limit_reached")  # a 429 that will not pass
-MOST_BYTES = 10_000_000  # of a reply
+MAX_BYTES = 10_000_000  # of a reply, with its headers
+MAX_SECONDS = 600.0  # for a whole reply, whose bytes may come one by one
 LONGEST_TEXT = 300  # of a server's in a message, in characters
 
 
@@ -87,6 +91,7 @@ class Endpoint:
 
     def without_key(self, text: str) -> str:
         """A text of the server's on one line, the key blackened."""
+        text = text.encode("utf-8", "replace").decode()  # half a pair of surrogates
         text = text.replace(self.key, "…") if self.key else text
         return textwrap.shorten(" ".join(text.split()), LONGEST_TEXT, placeholder="…")
 
@@ -98,6 +103,67 @@ def _key(variable: str) -> str | None:
     if not (key.isascii() and key.isprintable()):
         raise UserError(f"${variable} holds no key: a header cannot carry it", "Set it again")
     return key
+
+
+class _ReplyTooLarge(Exception):
+    """A reply of more than MAX_BYTES."""
+
+
+class _BoundedSocket(io.RawIOBase):
+    """What comes from a socket, up to MAX_BYTES and for MAX_SECONDS in all.
+
+    http.client bounds each line and each pause alone: neither a body whose chunks have wrong sizes,
+    nor interim replies or bytes that come one by one without an end.
+    """
+
+    def __init__(self, sock: socket.socket, reader: io.RawIOBase) -> None:
+        self._sock, self._reader = sock, reader
+        self._pause = sock.gettimeout()
+        self._until = time.monotonic() + MAX_SECONDS
+        self._bytes_left = MAX_BYTES
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        seconds_left = self._until - time.monotonic()
+        if seconds_left <= 0:
+            raise TimeoutError("the reply has no end")
+        pause = seconds_left if self._pause is None else min(self._pause, seconds_left)
+        self._sock.settimeout(pause)
+        count = self._reader.readinto(buffer)
+        self._bytes_left -= count or 0
+        if self._bytes_left < 0:
+            raise _ReplyTooLarge
+        return count
+
+    def close(self) -> None:
+        self._reader.close()
+        super().close()
+
+
+class _BoundedReply(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *arguments: Any, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
+        self.fp = io.BufferedReader(_BoundedSocket(sock, self.fp.detach()))
+
+
+class _HTTPConnection(http.client.HTTPConnection):
+    response_class = _BoundedReply
+
+
+class _HTTPSConnection(http.client.HTTPSConnection):
+    response_class = _BoundedReply
+
+
+class _HTTPHandler(urllib.request.HTTPHandler):
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_HTTPConnection, req)
+
+
+class _HTTPSHandler(urllib.request.HTTPSHandler):
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(_HTTPSConnection, req)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -116,31 +182,34 @@ def post(endpoint: Endpoint, body: Mapping[str, Any], timeout: float, model: str
         headers["Authorization"] = f"Bearer {endpoint.key}"
     data = json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
     request = urllib.request.Request(endpoint.url, data, headers)
+    opener = urllib.request.build_opener(_HTTPHandler, _HTTPSHandler, _NoRedirect)
     try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout) as reply:
-            content = reply.read(MOST_BYTES + 1)
+        with opener.open(request, timeout=timeout) as reply:
+            content = reply.read(MAX_BYTES)
+    except _ReplyTooLarge:
+        raise UserError(
+            f"{endpoint}: the reply has more than {MAX_BYTES / 1e6:g} MB", REMEDY
+        ) from None
     except urllib.error.HTTPError as error:
         with error:
             words, pause = _words(endpoint, error), retry_after(error.headers.get("Retry-After"))
             raise _refused(endpoint, error.code, words, pause, model) from None
     except urllib.error.URLError as error:
         raise _unreachable(endpoint, error.reason) from None
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a chunk of -5
         raise Transient(f"the connection broke off ({_reason(error)})") from None
     try:
-        value = json.loads(content) if len(content) <= MOST_BYTES else None
+        value = json.loads(content)
     except (ValueError, RecursionError):
         value = None
     if value is None:
-        raise UserError(
-            f"{endpoint}: the reply is no JSON",
-            "--url is the address below which the server has /chat/completions",
-        )
+        raise UserError(f"{endpoint}: the reply is no JSON", REMEDY)
     if isinstance(value, dict) and value.get("error") and "choices" not in value:
         # Some servers that pass questions on send another one's error with the status 200.
         code = value["error"].get("code") if isinstance(value["error"], dict) else None
-        status = code if isinstance(code, int) else STATUS_OF_NO_KIND
-        raise _refused(endpoint, status, endpoint.without_key(_text_of(value)), None, model)
+        if not isinstance(code, int) or not 400 <= code < 600:
+            code = STATUS_OF_NO_KIND
+        raise _refused(endpoint, code, endpoint.without_key(_text_of(value)), None, model)
     return value
 
 
@@ -192,8 +261,8 @@ def _refused(
 def _words(endpoint: Endpoint, error: urllib.error.HTTPError) -> str:
     """What the body of an error says, on a line."""
     try:
-        text = error.read(MOST_BYTES).decode("utf-8", "replace")
-    except (OSError, http.client.HTTPException):
+        text = error.read(MAX_BYTES).decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException, ValueError, _ReplyTooLarge):
         return ""
     with contextlib.suppress(ValueError, RecursionError):
         text = _text_of(json.loads(text))
@@ -216,6 +285,6 @@ def retry_after(value: str | None) -> float | None:
     except ValueError:
         try:
             seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return None
     return max(0.0, seconds) if seconds < float("inf") else None

@@ -24,6 +24,7 @@ GENERATION: Mapping[str, Any] = {"max_tokens": 100, "temperature": 0}
 OURS = ("messages", "model", "n", "stream")  # keys of a request that the user does not set
 LONGEST_BREAK = 60.0  # seconds between two tries, unless the server asks for more
 LONGEST_WAIT = 900.0  # seconds; a server that asks for more is not waited for
+MAX_REASON = 100  # characters of why an answer ended
 AGAIN = "The same command resumes from here"
 
 
@@ -138,12 +139,17 @@ def parsed(reply: Any, endpoint: object) -> Answer:
         if isinstance(content, list):
             content = "".join(part["text"] for part in content if part.get("type") == "text")
         if content is None or isinstance(content, str):
-            # JSON may hold half a pair of surrogates, which no file can.
-            text = (content or "").encode("utf-8", "replace").decode()
-            return Answer(text, str(choice.get("finish_reason") or STOPPED))
+            ended = choice.get("finish_reason")
+            ended = ended[:MAX_REASON] if isinstance(ended, str) and ended else STOPPED
+            return Answer(_storable(content or ""), _storable(ended))
     except (KeyError, IndexError, TypeError, AttributeError):
         pass
     raise UserError(
         f"{endpoint}: the reply holds no chat completion",
-        "--url is the address below which the server has /chat/completions",
+        http_client.REMEDY,
     )
+
+
+def _storable(text: str) -> str:
+    """A text that a file can hold: JSON may have half a pair of surrogates."""
+    return text.encode("utf-8", "replace").decode()

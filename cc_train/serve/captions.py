@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import cv2
@@ -26,14 +25,13 @@ OPACITY = 150  # of 255
 
 
 class CaptionService:
-    """Captions of the pairs that a page sends, one at a time.
+    """Captions of the pairs that a page sends. Not for two threads at once.
 
     name: how the page calls the captioner.
     """
 
     def __init__(self, captioner: Captioner, name: str) -> None:
         self.captioner, self.name = captioner, name
-        self._lock = threading.Lock()  # each request has a thread, and the network is one
 
     def about(self) -> dict[str, Any]:
         """What the page says of the captioner."""
@@ -48,11 +46,10 @@ class CaptionService:
         """
         if not 1 <= beams <= MOST_BEAMS:
             raise UserError(f"{beams} beams", f"Give 1 to {MOST_BEAMS}")
-        with self._lock:
-            greedy = self.captioner(before, after)
-            ranked = self.captioner(before, after, beams=beams).beams if beams > 1 else ()
-            pixels = image_pairs.stack([(before, after)], self.captioner.inputs.size)
-            frames = strips.imagined(self.captioner.model, pixels)
+        greedy = self.captioner(before, after)
+        ranked = self.captioner(before, after, beams=beams).beams if beams > 1 else ()
+        pixels = image_pairs.stack([(before, after)], self.captioner.inputs.size)
+        frames = strips.imagined(self.captioner.model, pixels)
         return {
             "caption": greedy.text,
             "confidence": greedy.confidence,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 
 from cc_prep.errors import JobFailed, UserError
-from cc_train.baselines import prompts, server
+from cc_train.baselines import http_client, prompts, server
 from cc_train.baselines.answers import Answer
 from cc_train.baselines.http_client import Endpoint, retry_after
 from cc_train.baselines.pace import Pace
@@ -277,3 +279,112 @@ def test_a_pause_holds_for_all_threads(chat: ChatServer) -> None:
         thread.join(60)
     assert len(chat.bodies) == 3
     assert chat.seen.total() == 2
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@contextlib.contextmanager
+def replying(first: bytes, again: bytes = b"", pause: float = 0.0) -> Iterator[str]:
+    """A server that sends bytes, and others again and again, until nobody takes them, for 20 s."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        over = threading.Event()
+
+        def serve() -> None:
+            until = time.monotonic() + 20
+            with contextlib.suppress(OSError):
+                while not over.is_set():
+                    connection, _ = listening.accept()
+                    request = connection.makefile("rb")
+                    with connection, request, contextlib.suppress(OSError):
+                        for line in iter(request.readline, b"\r\n"):
+                            if line.lower().startswith(b"content-length:"):
+                                length = int(line.split()[1])
+                        request.read(length)
+                        connection.sendall(first)
+                        while again and time.monotonic() < until and not over.wait(pause):
+                            connection.sendall(again)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        finally:
+            over.set()
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        (HEAD + b"\r\n", b" " * 100_000),
+        (CHUNKED, b"5\r\nhello\r\n" * 1000),
+        (CHUNKED + b"-1\r\n", b"x" * 100_000),  # http.client reads such a chunk to its end
+        (HEAD + b"Content-Length: " + b"9" * 30 + b"\r\n\r\n", b"x" * 100_000),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"x" * 100_000),
+    ],
+)
+def test_a_reply_without_an_end_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, first: bytes, again: bytes
+) -> None:
+    """Keeps away: the memory that a server fills which never stops sending."""
+    monkeypatch.setattr(http_client, "MAX_BYTES", 1_000_000)
+    tracemalloc.start()
+    try:
+        with replying(first, again) as url, pytest.raises(UserError, match=r"1 MB|HTTP 400"):
+            model(None, url, tries=1).answer([QUESTION])
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        (HEAD + b"\r\n", b" "),
+        (HEAD + b"X: ", b"y"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    ],
+)
+def test_a_reply_that_comes_byte_by_byte_is_ended(
+    monkeypatch: pytest.MonkeyPatch, first: bytes, again: bytes
+) -> None:
+    """Keeps away: a run that hangs, since each byte begins the time anew."""
+    monkeypatch.setattr(http_client, "MAX_SECONDS", 0.3)
+    begun = time.monotonic()
+    with replying(first, again, 0.02) as url, pytest.raises(JobFailed, match="broke off"):
+        model(None, url, tries=1).answer([QUESTION])
+    assert time.monotonic() - begun < 10
+
+
+@pytest.mark.parametrize(
+    ("reply", "line"),
+    [
+        (HEAD + b"X: " + b"y" * 100_000 + b"\r\n\r\n{}", "broke off"),
+        (HEAD + b"X: y\r\n" * 1000 + b"\r\n{}", "broke off"),
+        (b"HTTP/1.1 2000 OK\r\n\r\n", "broke off"),
+        (b"SSH-2.0\r\n", "broke off"),
+        (CHUNKED + b"-5\r\n", "broke off"),
+        (HEAD + b"\r\n" + b"[" * 200_000, "no JSON"),
+        (HEAD + b"\r\n" + b"9" * 5000, "no JSON"),
+        (HEAD + b'\r\n{"error": {"code": 1%s}}' % (b"0" * 400), r"refused \(HTTP 400"),
+        (HEAD + b'\r\n{"error": {"message": "\\ud800"}}', r"HTTP 400: \?"),
+        (b"HTTP/1.1 503 x\r\nRetry-After: Fri, 31 Dec 9999 23:59:59 -2359\r\n\r\n", "minutes|503"),
+    ],
+)
+def test_odd_replies_are_one_line(reply: bytes, line: str) -> None:
+    """Keeps away: a traceback for what a server of nobody knows whom replies."""
+    with replying(reply) as url, pytest.raises((UserError, JobFailed), match=line) as caught:
+        model(None, url, tries=2).answer([QUESTION])
+    str(caught.value).encode()
+    assert len(str(caught.value)) < 1000
+
+
+def test_odd_reasons_of_an_end_are_stored_all_the_same() -> None:
+    """Keeps away: a reason of 10 MB in each stored answer, or one that no file can hold."""
+    for reason, ended in (("\ud800", "?"), ("x" * 1000, "x" * 100), ({"a": []}, "stop")):
+        reply = {"choices": [{"message": {"content": "a"}, "finish_reason": reason}]}
+        assert server.parsed(reply, "") == Answer("a", ended)

@@ -44,6 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, collected: Path) -> Iterato
         examples=None,
         pairs=str(waiting),
         collect=str(collected),
+        fetch=False,
         device="cpu",
     )
     with started(http_server) as one:
@@ -221,6 +222,7 @@ def queued(tmp_path: Path, page: Tab) -> Iterator[Collection]:
         page.wait_for("document.querySelectorAll('#collected tbody button').length === 2")
         page.run("$('#tab-collect').click()")
         yield collection
+        page.open("about:blank")  # else it may still ask for an image when nobody answers
         server.shutdown()
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 from cc_prep import storage
 from cc_prep.media import images
 from cc_train.pretrained import Captioner
-from cc_train.serve import server as servers
+from cc_train.serve import application
 from cc_train.serve.captions import CaptionService
 from cc_train.serve.collection import Collection
 from cc_train.serve.server import Server
@@ -53,7 +53,7 @@ def test_a_pair_waits_until_its_images_are_collected(tmp_path: Path, codec: str)
         pairs.append((str(pair[0]), str(pair[1])))
 
     def collect(id: str, pair: tuple[str, str]) -> None:
-        collection.put(id, *(servers._image(path)[0] for path in pair), ["x"], "train", "change")
+        collection.put(id, *(application.image(path)[0] for path in pair), ["x"], "train", "change")
 
     collect("0001", pairs[0])
     assert Waiting(pairs).left(collection) == [
@@ -89,7 +89,7 @@ def test_a_converted_pair_does_not_wait_whatever_it_is_called(
         about = {"captions": ["x"], "split": "train", "kind": "change"}
         for number, id in ((0, "mine"), (1, "1")):
             both = {
-                side: {"name": side, "data": base64.b64encode(servers._image(path)[0]).decode()}
+                side: {"name": side, "data": base64.b64encode(application.image(path)[0]).decode()}
                 for side, path in zip(("before", "after"), pairs[number], strict=True)
             }
             connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1])
@@ -97,7 +97,7 @@ def test_a_converted_pair_does_not_wait_whatever_it_is_called(
             connection.request("POST", "/pairs", content, {"Content-Type": "application/json"})
             assert connection.getresponse().status == 200
             connection.close()
-        assert server.about()["queue"] == [{"number": 2, "id": "2"}]
+        assert server.application.about()["queue"] == [{"number": 2, "id": "2"}]
         server.shutdown()
 
     def left() -> list[int]:
