@@ -6,6 +6,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from cc_prep import unspaced
 from cc_prep.datasets.exclusions import Exclusion
 from cc_prep.records import CHANGE, ImagePair
 from cc_prep.words import counted
@@ -15,7 +16,7 @@ SHOWN = 5  # characters, or pairs, that a line names
 
 
 def of_captions(split: str, pairs: Iterable[ImagePair]) -> Iterable[str]:
-    """Captions that occur twice in a pair, and characters that tokenisers may not know."""
+    """Captions that occur twice in a pair, and text that tokenisers may not split into words."""
     image_pairs = list(pairs)
     repeated = sum(len(pair.captions) - len(set(pair.captions)) for pair in image_pairs)
     if repeated:
@@ -30,6 +31,15 @@ def of_captions(split: str, pairs: Iterable[ImagePair]) -> Iterable[str]:
         if counts:
             examples = ", ".join(f"{_shown(c)} {n}" for c, n in counts.most_common(SHOWN))
             yield f"{split}: {sum(map(bool, odd_characters))} captions have {trait} ({examples})"
+    parted = sum(not unicodedata.is_normalized("NFC", caption) for caption in captions)
+    if parted:
+        yield (
+            f"{split}: {parted} captions have letters apart from their marks, so that words which "
+            "look alike differ. Set captions.normalise: [nfc]"
+        )
+    note = unspaced.note(captions)
+    if note:
+        yield f"{split}: {note}"
 
 
 def of_images(
