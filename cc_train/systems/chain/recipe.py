@@ -23,7 +23,7 @@ from cc_train.systems.chain.batches import ChainBatches
 from cc_train.systems.chain.captioner import ChainCaptioner, Feedback
 from cc_train.systems.chain.objective import ChainObjective, Losses
 from cc_train.systems.pair_training import PairSettings, PairTraining
-from cc_train.text import VOCABULARY, TextCodec, Vocabulary
+from cc_train.text import VOCABULARY, WORDS, TextCodec, Vocabulary
 from cc_train.training.task import Request, Task, over_samples, validation
 
 STARTS = ("pair", "chain")  # systems whose runs this one can start from
@@ -88,7 +88,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         network.standardise(data.train, request.console)
     objective = ChainObjective(
         network,
-        validation(data, settings, request, network.inputs),
+        validation(data, settings, request, network.inputs, words=settings.words),
         weights=settings.losses,
         sampled=settings.sampled,
         label_smoothing=settings.label_smoothing,
@@ -206,6 +206,6 @@ def load(run: Run, device: str) -> ChainCaptioner:
 
 
 def _untrained(run: Run) -> ChainCaptioner:
-    settings = stored_run.settings_of(run, Settings, without=[MIRROR])
+    settings = stored_run.settings_of(run, Settings, without=[MIRROR, WORDS])
     codec = text.load(run.folder, run.settings["text"])
     return make(settings, run.settings, codec, pair_training.backbone_of(run))

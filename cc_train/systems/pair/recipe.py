@@ -17,7 +17,7 @@ from cc_train.systems import pair_training
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.objective import Losses, PairObjective
 from cc_train.systems.pair_training import PairSettings, PairTraining
-from cc_train.text import TextCodec, Vocabulary
+from cc_train.text import WORDS, TextCodec, Vocabulary
 from cc_train.training.task import Request, Task, over_samples, validation
 
 
@@ -51,7 +51,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         network.standardise(training.data.train, request.console)
     objective = PairObjective(
         network,
-        validation(training.data, settings, request, network.inputs),
+        validation(training.data, settings, request, network.inputs, words=settings.words),
         settings.losses,
         settings.label_smoothing,
         settings.loop.weight_decay,
@@ -86,7 +86,7 @@ def load(run: Run, device: str) -> PairCaptioner:
 
 
 def _untrained(run: Run) -> PairCaptioner:
-    settings = stored_run.settings_of(run, Settings, without=[MIRROR])
+    settings = stored_run.settings_of(run, Settings, without=[MIRROR, WORDS])
     codec = text.load(run.folder, run.settings["text"])
     return _network(settings, run.settings, codec, pair_training.backbone_of(run))
 
