@@ -264,8 +264,11 @@ class EncoderDecoder(nn.Module):
         """The maps of the words of a caption, of ids without the begin mark."""
         words = [(place, self.codec.decode([number])) for place, number in enumerate(ids)]
         # What ends a sentence is the codec's to say: for some it is padding too.
-        count = len(self.codec.decode(ids).split())
-        shown = [(place, word) for place, word in words if word][:count]
+        sentence = self.codec.decode(ids)
+        end = next(
+            place for place in range(len(ids) + 1) if self.codec.decode(ids[:place]) == sentence
+        )
+        shown = [(place, word) for place, word in words[:end] if word]
         chosen = maps[[place for place, _ in shown]].cpu().numpy()
         return Attention(tuple(word for _, word in shown), chosen)
 

@@ -23,6 +23,7 @@ from cc_train.options import (
     json_scores_option,
     protocol_option,
     shards_option,
+    words_option,
 )
 from cc_train.sharing import commands as sharing_commands
 
@@ -198,6 +199,7 @@ def _training(system: systems.System) -> click.Command:
     "--predicted-only", is_flag=True, help="Leave out pairs without a prediction, as COCO does."
 )
 @protocol_option
+@words_option
 @click.option(
     "--mask-predictions",
     metavar="DIR",

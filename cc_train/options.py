@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
+
+from cc_prep.unspaced import Words
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 SHARDS = "a path, glob, brace expression or URL (repeatable)"
@@ -32,6 +34,12 @@ protocol_option = click.option(
     "--protocol",
     metavar="NAME",
     help="Check that pairs and references are those of this protocol: spot-single, levir-cc, …",
+)
+words_option = click.option(
+    "--words",
+    type=click.Choice(get_args(Words)),
+    help="How scores split captions into words; characters: each character of Chinese, Japanese, "
+    "Thai and the like is one [default: as RUN was trained; else treebank].",
 )
 json_scores_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the scores as JSON."

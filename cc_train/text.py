@@ -20,13 +20,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cc_prep import storage
+from cc_prep import storage, unspaced
 from cc_prep.errors import UserError
+from cc_prep.unspaced import Words
 
 MARKS = ("[PAD]", "[CLS]", "[SEP]", "[VID]", "[BOS]", "[EOS]", "[UNK]", "[MASK]")
 PAD, CLS, SEP, VID, BOS, EOS, UNK, MASK = range(8)
 IGNORED = -1  # label of a position that is no word
 VOCABULARY = "vocabulary.json"
+WORDS = "words"  # the setting that chooses a vocabulary of `VOCABULARIES`
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _ABBREVIATION = re.compile(r"(^|.*\W)(mr|mrs|ms|dr|prof|st|vs|jr|sr|a\.m|p\.m|u\.s)\.", re.DOTALL)
 # What most captions are: words, some with a hyphen, commas between them, and a mark at the end.
@@ -111,6 +113,7 @@ def described(codec: str, count: int, content: bytes) -> dict[str, Any]:
 class Vocabulary:
     """A word-level `TextCodec`. words: by id; the first are `MARKS`, and no word is twice in it."""
 
+    codec = "words"
     marks = WORD_MARKS
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -125,7 +128,7 @@ class Vocabulary:
 
         The most frequent ones come first, those of the same frequency in alphabetical order.
         """
-        counts = Counter(word for caption in captions for word in words_of(caption))
+        counts = Counter(word for caption in captions for word in cls.split(caption))
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
         frequent = [w for w in ranked if counts[w] >= min_count and w not in MARKS]
         return cls([*MARKS, *frequent])
@@ -149,7 +152,7 @@ class Vocabulary:
 
     def describe(self) -> dict[str, Any]:
         """Name of the codec, number of words, SHA-256 of the file."""
-        return described("words", len(self), self.files()[VOCABULARY])
+        return described(self.codec, len(self), self.files()[VOCABULARY])
 
     def files(self) -> dict[str, bytes]:
         """`vocabulary.json`: a list of words."""
@@ -161,21 +164,55 @@ class Vocabulary:
         Ids: [BOS], at most length − 2 words, [EOS], padding. Labels: the next id at each position,
         −1 where there is none.
         """
-        return padded([self.ids.get(word, UNK) for word in words_of(caption)], self.marks, length)
+        return padded([self.ids.get(word, UNK) for word in self.split(caption)], self.marks, length)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The words of ids up to [EOS], joined by blanks; of the marks only [UNK] is shown."""
+        """The sentence of ids up to [EOS]; of the marks only [UNK] is shown."""
         words = []
         for number in ids:
             if number == EOS:
                 break
             if number > MASK or number == UNK:
                 words.append(self.words[number])
+        return self.join(words)
+
+    @staticmethod
+    def split(caption: str) -> list[str]:
+        """The words of a caption."""
+        return words_of(caption)
+
+    @staticmethod
+    def join(words: Sequence[str]) -> str:
+        """The sentence of some words."""
         return " ".join(words)
 
 
+class CharacterVocabulary(Vocabulary):
+    """A `Vocabulary` for scripts without blanks, in which each character is a word.
+
+    Words of other scripts stay words. A sentence has blanks between two of these alone.
+    """
+
+    codec = "characters"
+
+    @staticmethod
+    def split(caption: str) -> list[str]:
+        """The characters and the words of a caption."""
+        return unspaced.tokens_of(caption, words_of)
+
+    @staticmethod
+    def join(words: Sequence[str]) -> str:
+        """The sentence of some characters and words."""
+        return unspaced.joined(words)
+
+
+VOCABULARIES: Mapping[Words, type[Vocabulary]] = {
+    "treebank": Vocabulary,
+    "characters": CharacterVocabulary,
+}
 CODECS: dict[str, Callable[[Path], TextCodec]] = {
-    "words": lambda folder: Vocabulary.read(folder / VOCABULARY)
+    kind.codec: lambda folder, kind=kind: kind.read(folder / VOCABULARY)  # type: ignore[misc]
+    for kind in VOCABULARIES.values()
 }
 
 
@@ -207,6 +244,14 @@ def load(folder: Path, description: Mapping[str, Any]) -> TextCodec:
             "Restore the file, or train again",
         )
     return text
+
+
+def words_of_scores(words: object) -> Words:
+    """How the captions of a system are split for their scores, by its setting `words`.
+
+    Ways of splitting that only trainings have, such as SCORER's, are scored as the default is.
+    """
+    return "characters" if words == "characters" else "treebank"
 
 
 def words_of(caption: str) -> list[str]:

@@ -7,6 +7,7 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from cc_prep import unspaced
 from cc_prep.datasets.exclusions import Exclusion
 from cc_prep.records import CHANGE, ImagePair
 from cc_prep.words import counted
@@ -28,7 +29,7 @@ ODD_CAPTIONS: dict[str, Callable[[str], bool]] = {
 
 
 def of_captions(split: str, pairs: Iterable[ImagePair]) -> Iterable[str]:
-    """Captions that occur twice in a pair, hold no words, or have characters of another text."""
+    """Captions that occur twice or hold no words, and text that tokenisers may not split."""
     image_pairs = list(pairs)
     repeated = sum(len(pair.captions) - len(set(pair.captions)) for pair in image_pairs)
     if repeated:
@@ -49,6 +50,15 @@ def of_captions(split: str, pairs: Iterable[ImagePair]) -> Iterable[str]:
         if counts:
             examples = ", ".join(f"{_shown(c)} {n}" for c, n in counts.most_common(SHOWN))
             yield f"{split}: {sum(map(bool, odd_characters))} captions have {trait} ({examples})"
+    parted = sum(not unicodedata.is_normalized("NFC", caption) for caption in captions)
+    if parted:
+        yield (
+            f"{split}: {parted} captions have letters apart from their marks, so that words which "
+            "look alike differ. Set captions.normalise: [nfc]"
+        )
+    note = unspaced.note(captions)
+    if note:
+        yield f"{split}: {note}"
 
 
 def of_images(

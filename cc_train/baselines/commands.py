@@ -6,7 +6,13 @@ from typing import Any
 
 import click
 
-from cc_train.options import device_option, json_scores_option, protocol_option, shards_option
+from cc_train.options import (
+    device_option,
+    json_scores_option,
+    protocol_option,
+    shards_option,
+    words_option,
+)
 
 
 @click.command()
@@ -79,6 +85,7 @@ from cc_train.options import device_option, json_scores_option, protocol_option,
     "--limit", type=click.IntRange(1), help="Ask about at most this many samples, for a trial."
 )
 @protocol_option
+@words_option
 @json_scores_option
 def baseline(**options: Any) -> None:
     """Asks a multi-modal LLM what changed, without any training, and scores its answers.

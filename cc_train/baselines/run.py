@@ -21,7 +21,9 @@ from cc_prep import __version__, settings, storage
 from cc_prep.console import on_stderr
 from cc_prep.errors import UserError
 from cc_prep.formats.provenance import differences
+from cc_prep.storage import outputs
 from cc_prep.terminal import echo
+from cc_prep.unspaced import Words
 from cc_train.baselines import local, prompts, server
 from cc_train.baselines.answers import LENGTH, Answer, Answers
 from cc_train.baselines.asking import Answered, Asking
@@ -57,6 +59,7 @@ class Options:
     cache: str | None = None
     limit: int | None = None
     protocol: str | None = None
+    words: Words | None = None
     as_json: bool = False
 
 
@@ -66,6 +69,7 @@ def baseline(options: Options) -> None:
     Raises UserError and JobFailed.
     """
     _check(options)
+    outputs.check_folder(options.out)
     entries, items = shard_items.captioned(options.shards)
     # Also of data sets that a trial does not come to: the full run has the same.
     bare = {e.dataset for e, item in zip(entries, items, strict=True) if item.facts is None}
@@ -90,7 +94,9 @@ def baseline(options: Options) -> None:
     captions = {key: answer.caption for key, answer in answers.items()}
     evaluation.write_captions(out, items, captions)  # there whatever the scores then fail at
     _finish(out, record, list(answers.values()), console)
-    scores = evaluation.evaluate(items, captions, protocol=options.protocol, subset=subset)
+    scores = evaluation.evaluate(
+        items, captions, protocol=options.protocol, subset=subset, words=options.words or "treebank"
+    )
     evaluation.write(out, scores, items, captions)
     figures = scores.to_json()
     echo(json.dumps(figures, indent=2) if options.as_json else evaluation.table(scores))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cc_prep.errors import UserError
+from cc_prep.unspaced import Words
 from cc_train.commands.scoring import (
     Output,
     References,
@@ -27,6 +28,7 @@ class Options:
     facts: str | None = None
     predicted_only: bool = False
     protocol: str | None = None
+    words: Words | None = None
     mask_predictions: str | None = None
     mask_references: str | None = None
     classes: int | None = None
@@ -52,6 +54,7 @@ class Options:
             self.facts,
             self.predicted_only,
             self.protocol,
+            self.words,
         )
 
 
@@ -77,6 +80,7 @@ def evaluate(options: Options) -> None:
             output,
             predicted_only=options.predicted_only,
             protocol=options.protocol,
+            words=options.words,
         )
     else:
         assert options.run is not None
@@ -86,6 +90,7 @@ def evaluate(options: Options) -> None:
             output,
             facts=options.facts,
             protocol=options.protocol,
+            words=options.words,
             beams=options.beams,
             device=options.device,
         )

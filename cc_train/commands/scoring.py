@@ -10,7 +10,9 @@ from pathlib import Path
 from cc_prep import storage
 from cc_prep.console import on_stderr
 from cc_prep.errors import UserError
+from cc_prep.storage import outputs
 from cc_prep.terminal import echo
+from cc_prep.unspaced import Words
 from cc_prep.words import counted
 from cc_train import loading
 from cc_train.evaluation import evaluation, score_captioner, shard_items, signature
@@ -22,6 +24,8 @@ from cc_train.evaluation.masks import segmentation
 from cc_train.runs import run_folder, stored_run
 from cc_train.sharing import hub
 from cc_train.training.settings import pick_device
+
+FEW = 3  # pairs that a note names
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class References:
         """The pairs that have captions, and those that have none. Raises UserError."""
         if self.file is not None:
             items, uncaptioned = coco.read_references(self.file), coco.read_uncaptioned(self.file)
+            _say_blank(coco.blank_references(self.file))
         else:
             _, items, uncaptioned = shard_items.with_uncaptioned(self.shards)
         items = _with_types(items, self.types) if self.types else items
@@ -67,21 +72,30 @@ def score_run(
     *,
     facts: str | None,
     protocol: str | None,
+    words: Words | None,
     beams: int,
     device: str,
 ) -> None:
     """Captions the samples of shards and scores the captions; writes RUN/evaluation by default.
 
-    facts, protocol: see `References` and `evaluation.evaluate`. beams: 1 is greedy. Raises
-    UserError.
+    facts, protocol: see `References` and `evaluation.evaluate`. words: how captions are split; None
+    for the way of the run's training. beams: 1 is greedy. Raises UserError.
     """
     path = Path(output.folder or evaluation.default_folder(run))
+    outputs.check_folder(str(path))
     entries, items = shard_items.captioned(shards)
     items = coco.with_facts(items, facts) if facts else items
     stored = stored_run.read(hub.locate(run))
     captioner = loading.of_run(stored, run, pick_device(device))
     scores, captions = score_captioner.score(
-        captioner, entries, items, beams, on_stderr(), path=path, protocol=protocol
+        captioner,
+        entries,
+        items,
+        beams,
+        on_stderr(),
+        path=path,
+        protocol=protocol,
+        words=words or stored.words,
     )
     scores = replace(
         scores,
@@ -100,13 +114,15 @@ def score_predictions(
     *,
     predicted_only: bool,
     protocol: str | None,
+    words: Words | None,
 ) -> None:
     """Scores the predictions in files; writes NAME.evaluation, of the first one, by default.
 
-    predicted_only: leave out pairs without a prediction. protocol: see `evaluation.evaluate`.
-    Raises UserError.
+    predicted_only: leave out pairs without a prediction. protocol, words: see
+    `evaluation.evaluate`. Raises UserError.
     """
     path = Path(output.folder or f"{files[0].rstrip('/')}.evaluation")
+    outputs.check_folder(str(path))
     coco.check_apart(path, [*files, *filter(None, [references.file])])
     predicted = coco.read_predictions(files)
     items, uncaptioned = references.read()
@@ -114,7 +130,9 @@ def score_predictions(
     captions, items = coco.matched(predicted, items, predicted_only, uncaptioned)
     _say_left_out(count - len(items), len(predicted) - len(captions))
     subset = signature.PREDICTED if predicted_only and len(items) < count else signature.ALL
-    scores = evaluation.evaluate(items, captions, protocol=protocol, subset=subset)
+    scores = evaluation.evaluate(
+        items, captions, protocol=protocol, subset=subset, words=words or "treebank"
+    )
     evaluation.write(path, scores, items, captions, uncaptioned)
     _print(scores, path, output.as_json)
 
@@ -126,6 +144,7 @@ def score_masks(predictions: str, references: str, output: Output, *, classes: i
     """
     path = None
     if output.folder is not None:
+        outputs.check_folder(output.folder)
         path = str(Path(output.folder) / evaluation.SCORES)
         if storage.exists(path) and not _holds_masks_alone(path):
             raise UserError(f"{path}: not the scores of masks", "Give another --out")
@@ -156,6 +175,13 @@ def _say_left_out(pairs: int, predictions: int) -> None:
     if predictions:
         count = counted(predictions, "prediction")
         echo(f"left out: {count} of pairs without captions", err=True)
+
+
+def _say_blank(ids: Sequence[str]) -> None:
+    """ids: those of blank references, which are no references."""
+    if ids:
+        named = ", ".join(list(dict.fromkeys(ids))[:FEW])
+        echo(f"left out: {counted(len(ids), 'blank reference')}, such as of {named}", err=True)
 
 
 def _holds_masks_alone(path: str) -> bool:

@@ -10,6 +10,7 @@ from rich.console import Console
 from cc_prep import weights
 from cc_prep.console import on_stderr
 from cc_prep.errors import UserError
+from cc_prep.storage import outputs
 from cc_prep.terminal import echo
 from cc_train import configs, start, systems
 from cc_train.sharing import hub
@@ -30,6 +31,7 @@ def train(
     valid: tuple[str, ...] = (),
 ) -> None:
     """Trains a system and prints the last validation. Raises UserError and JobFailed."""
+    outputs.check_folder(run)
     console = on_stderr()
     settings = _settings(system, config, steps, overrides, console)
     start_from = None if init is None else _start(init)

@@ -21,11 +21,13 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cc_prep import storage
+from cc_prep import storage, unspaced
 from cc_prep.errors import UserError
+from cc_prep.unspaced import Words
 from cc_train.evaluation import fact_scores, faithfulness, protocols, signature
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.captions.coco import CHANGE, STILL, Item
@@ -39,6 +41,7 @@ from cc_train.evaluation.signature import Signature
 from cc_train.runs import run_folder
 
 TOTAL = "total"
+WITHOUT_BLANKS, WITHOUT_WORDS = "without_blanks", "without_words"
 FOLDER = "evaluation"  # of a run
 SCORES, ITEMS, TABLE = "scores.json", "items.jsonl", "table.md"
 FILES = (SCORES, ITEMS, TABLE, coco.PREDICTIONS, coco.REFERENCES, *coco.SCORER_FILES)
@@ -69,7 +72,8 @@ class Evaluation:
         signature: what the scores depend on besides the captions. step, weights, beams: checkpoint,
         SHA-256 of its file of weights and decoding of the captions; None for captions from
         elsewhere. trained_on: how many of the pairs the captioner was trained on, as far as its
-        folder says.
+        folder says. without_blanks: what to do about references without blanks between their words,
+        if they were split at blanks. without_words: which references hold punctuation alone.
     """
 
     signature: Signature
@@ -83,6 +87,8 @@ class Evaluation:
     weights: str | None = None
     beams: int | None = None
     trained_on: int = 0
+    without_blanks: str = ""
+    without_words: str = ""
 
     @property
     def facts(self) -> FactScores | None:
@@ -103,8 +109,12 @@ class Evaluation:
             figures["masks"] = self.masks.to_json()
         if self.faithfulness is not None:
             figures["faithfulness"] = self.faithfulness.to_json()
+        if self.without_blanks:
+            figures[WITHOUT_BLANKS] = self.without_blanks
+        if self.without_words:
+            figures[WITHOUT_WORDS] = self.without_words
         figures["left_out"] = self.groups[TOTAL].left_out
-        figures["conventions"] = metrics.CONVENTIONS
+        figures["conventions"] = metrics.conventions(self.signature.words)
         figures["signature"] = self.signature.line
         figures["swapped"] = self.swapped
         if self.beams is not None:
@@ -120,22 +130,23 @@ def evaluate(
     measures: Sequence[str] = metrics.ORDER,
     protocol: str | None = None,
     subset: str = signature.ALL,
+    words: Words = "treebank",
 ) -> Evaluation:
     """Scores of predictions by id, for all items together and for each smaller group.
 
     protocol: the name of one of `cc_train.evaluation.protocols`; it is checked. subset: see
-    `signature.of`. Raises UserError where predictions and items do not fit, an item has no
-    reference, or the items are not those of the protocol.
+    `signature.of`. words: how captions are split into words. Raises UserError where predictions and
+    items do not fit, an item has no reference, or the items are not those of the protocol.
     """
     named = signature.NONE if protocol is None else protocols.checked(protocol, items)
     references = {item.id: item.references for item in items}
-    tokens = metrics.tokenised(references, predictions)
+    tokens = metrics.tokenised(references, predictions, words)
     groups: dict[str, set[str]] = {TOTAL: set(references)}
     for item in items:
         for name in item.groups:
             groups.setdefault(name, set()).add(item.id)
     scored = {n: groups[n] for n in ranked(groups) if n == TOTAL or groups[n] != groups[TOTAL]}
-    scores = metrics.score_groups(tokens, scored, measures)
+    scores = metrics.score_groups(tokens, scored, measures, words)
     names = {item.id: item.name for item in items}
     return Evaluation(
         signature.of(
@@ -145,6 +156,7 @@ def evaluate(
             subset,
             named,
             facts={item.id: item.facts for item in items if item.facts is not None},
+            words=words,
         ),
         scores,
         {name: len(ids) for name, ids in scored.items()},
@@ -153,6 +165,10 @@ def evaluate(
             for item in items
             if item.facts is not None
         },
+        without_blanks=unspaced.note(chain.from_iterable(references.values()))
+        if words == "treebank"
+        else "",
+        without_words=_without_words(tokens[0], names),
     )
 
 
@@ -163,14 +179,17 @@ def ranked(groups: Iterable[str]) -> list[str]:
 
 
 def swap_check(
-    items: Sequence[Item], in_order: Mapping[str, str], swapped: Mapping[str, str]
+    items: Sequence[Item],
+    in_order: Mapping[str, str],
+    swapped: Mapping[str, str],
+    words: Words = "treebank",
 ) -> dict[str, Any]:
     """How the captions of changed pairs react when before and after are swapped.
 
-    in_order, swapped: captions by the items' ids. The result holds `pairs`, their number; `same`,
-    the share (0 to 1) of captions that stay word for word, though an added object should now be
-    removed; and CIDEr, × 100, of both against the references of the true order, which should fall.
-    It is empty if no pair is changed.
+    in_order, swapped: captions by the items' ids. words: how they are split into words. The result
+    holds `pairs`, their number; `same`, the share (0 to 1) of captions that stay word for word,
+    though an added object should now be removed; and CIDEr, × 100, of both against the references
+    of the true order, which should fall. It is empty if no pair is changed.
     """
     changed = [item for item in items if STILL not in item.groups]
     if not changed:
@@ -178,7 +197,7 @@ def swap_check(
     references = {item.id: item.references for item in changed}
     same = [in_order[item.id] == swapped[item.id] for item in changed]
     both = (
-        metrics.corpus_cider(references, {item.id: captions[item.id] for item in changed})
+        metrics.corpus_cider(references, {item.id: captions[item.id] for item in changed}, words)
         for captions in (in_order, swapped)
     )
     return {
@@ -263,9 +282,27 @@ def of_training(count: int, pairs: int) -> str:
     )
 
 
-def cider_note(groups: Iterable[Mapping[str, float]]) -> str:
-    """NO_CIDER where CIDEr is 0 in one of the groups, given as figures by measure; else nothing."""
-    return NO_CIDER if any(figures.get("CIDEr") == 0 for figures in groups) else ""
+def notes(scores: Mapping[str, Any]) -> list[str]:
+    """What to know about scores, which are as `Evaluation.to_json` gives them.
+
+    Where captions are split wrongly, that is why CIDEr is 0; else it is explained where it is 0 in
+    one of the groups.
+    """
+    no_cider = any(figures.get("CIDEr") == 0 for figures in scores["groups"].values())
+    why = scores.get(WITHOUT_BLANKS) or (NO_CIDER if no_cider else "")
+    return [str(one) for one in (why, scores.get(WITHOUT_WORDS)) if one]
+
+
+def _without_words(references: Mapping[str, Sequence[str]], names: Mapping[str, str]) -> str:
+    """A note on references of which tokenising leaves nothing, such as those of dots.
+
+    references: tokenised, by id. names: of each id.
+    """
+    ids = [id for id, texts in references.items() for text in texts if not text]
+    if not ids:
+        return ""
+    have = "1 reference has" if len(ids) == 1 else f"{len(ids):,} references have"
+    return f"{have} no word, such as one of {names[ids[0]]}: no caption can agree with it"
 
 
 def table(result: Evaluation) -> str:
@@ -281,8 +318,7 @@ def table(result: Evaluation) -> str:
         lines.append(f"\n{segmentation.table(result.masks.to_json())}".rstrip())
     if result.faithfulness is not None:
         lines.append(f"\n{faithfulness.table(result.faithfulness.to_json())}".rstrip())
-    note = cider_note(scores.corpus for scores in result.groups.values())
-    lines += [f"\n{note}"] if note else []
+    lines += [f"\n{note}" for note in notes(result.to_json())]
     for name, reason in result.groups[TOTAL].left_out.items():
         lines.append(f"\n{name} is left out: {reason}.")
     if result.swapped:
@@ -294,6 +330,7 @@ def table(result: Evaluation) -> str:
         )
     if result.trained_on:
         lines.append(f"\n{of_training(result.trained_on, result.counts[TOTAL])}")
-    lines.append(f"\n{metrics.CONVENTIONS[0].upper()}{metrics.CONVENTIONS[1:]}.")
+    conventions = metrics.conventions(result.signature.words)
+    lines.append(f"\n{conventions[0].upper()}{conventions[1:]}.")
     lines.append(f"\nSignature: `{result.signature.line}`")
     return "\n".join(lines) + "\n"

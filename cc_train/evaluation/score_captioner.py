@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
+from cc_prep.unspaced import Words
 from cc_train.captioner import CaptionModel, text_only
 from cc_train.data.shard_index import Entry
 from cc_train.evaluation import evaluation, faithfulness, protocols
@@ -28,13 +29,15 @@ def score(
     *,
     path: Path | None = None,
     protocol: str | None = None,
+    words: Words = "treebank",
 ) -> tuple[Evaluation, dict[str, str]]:
     """Scores and captions by key of samples and their items. Raises UserError.
 
     Samples whose tokens another VQGAN made are refused where the captioner reads tokens.
 
     path: a folder into which captions and masks are written before they are scored, so that they
-    are not lost if scoring fails. protocol: the name of one of `protocols`.
+    are not lost if scoring fails. protocol: the name of one of `protocols`. words: how
+    captions are split into words.
     """
     if protocol is not None:
         protocols.checked(protocol, items)  # before the captions, which take long
@@ -50,14 +53,14 @@ def score(
     if path is not None:
         evaluation.write_captions(path, items, captions)
         written.write(path, masks.pngs)
-    scores = evaluation.evaluate(items, captions, protocol=protocol)
+    scores = evaluation.evaluate(items, captions, protocol=protocol, words=words)
     swapped = _captions(captioner, entries, beams, True, console)
     scores = replace(
         scores,
         beams=beams,
         masks=masks.scores,
         faithfulness=faithfulness.count(masks.judged),
-        swapped=evaluation.swap_check(items, captions, swapped),
+        swapped=evaluation.swap_check(items, captions, swapped, words),
     )
     return scores, captions
 

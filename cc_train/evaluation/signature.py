@@ -15,11 +15,16 @@ from dataclasses import dataclass
 
 from cc_prep import __version__
 from cc_prep.records import Facts, Looks
+from cc_prep.unspaced import Words
 from cc_train.evaluation.captions import metrics
 
 SCORER = 1  # counted up whenever the same captions may get other figures
 READING = 2  # counted up whenever the same captions may be judged otherwise against the same facts
 ALL, PREDICTED = "all", "predicted"
+TOKENIZERS: Mapping[Words, str] = {
+    "treebank": "ptb,lowercase,nopunct",
+    "characters": "ptb+characters,lowercase,nopunct",
+}
 PROTOCOL, NONE, FACTS = "protocol", "none", "facts"
 TOLD_OTHERWISE = ("subset", "version")  # by `refs`, which holds every pair, and by `scorer`
 # By measure: what it is, and in which variant.
@@ -48,6 +53,11 @@ class Signature:
         """The name of the protocol that the scores follow, if any."""
         name = self.parts.get(PROTOCOL, NONE).partition("@")[0]
         return None if name == NONE else name
+
+    @property
+    def words(self) -> Words:
+        """How captions were split into words."""
+        return "characters" if self.parts.get("tok") == TOKENIZERS["characters"] else "treebank"
 
     def differences(self, other: Signature) -> list[str]:
         """Keys whose values make two scores incomparable.
@@ -97,13 +107,14 @@ def of(
     protocol: str = NONE,
     *,
     facts: Mapping[str, Facts] | None = None,
+    words: Words = "treebank",
 ) -> Signature:
     """The signature of scores.
 
     references: tokenised, by id, as `metrics.tokenised` gives them. names: the official id of each.
     measures: those that were computed. subset: `all` pairs with references, or only those that were
     `predicted`. protocol: as `name@revision`. facts: by id, of the pairs that have some; without
-    any the signature has no such key.
+    any the signature has no such key. words: as the references were split.
     """
     count = sum(map(len, references.values()))
     used = {"BLEU" if name in metrics.BLEU else name for name in measures}
@@ -112,7 +123,7 @@ def of(
             "pairs": str(len(references)),
             "refs": f"{count}-{digest(references, names)[:12]}",
             "subset": subset,
-            "tok": "ptb,lowercase,nopunct",
+            "tok": TOKENIZERS[words],
             **{name: variant for name, variant in VARIANTS.items() if name in used},
             **({FACTS: _of_facts(facts, names)} if facts else {}),
             PROTOCOL: protocol,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
 
-from cc_prep import storage
+from cc_prep import storage, unspaced
 from cc_prep.console import on_stderr
 from cc_prep.errors import UserError
 from cc_prep.records import NO_CHANGE
+from cc_prep.unspaced import Words
 from cc_train.captioner import CaptionModel, Inputs
 from cc_train.data import shard_index
 from cc_train.data.shard_index import Entry
@@ -38,8 +40,9 @@ class Validation:
     skip_bad: the share of the pairs that may be unreadable; these are left out, and a note on
     `console` counts them. inputs: the captioner's; a check before the first step makes sure that
     the pairs hold them. Another note warns if the pairs are too few, or their references too alike,
-    to choose the best checkpoint well. Raises UserError if no pair is left, and JobFailed if too
-    many are unreadable.
+    to choose the best checkpoint well. words: how captions are split into words; a third
+    note says where `treebank` does not fit them. Raises UserError if no pair is left, and JobFailed
+    if too many are unreadable.
     """
 
     def __init__(
@@ -50,8 +53,9 @@ class Validation:
         skip_bad: float = 0.0,
         console: Console | None = None,
         inputs: Inputs | None = None,
+        words: Words = "treebank",
     ) -> None:
-        self.ranks = ranks
+        self.ranks, self.words = ranks, words
         metas = shard_index.metas(entries)
         captioned = [(e, m) for e, m in zip(entries, metas, strict=True) if m.get("captions")]
         self.entries = [entry for entry, _ in captioned]
@@ -72,9 +76,11 @@ class Validation:
         console = console or on_stderr()
         if inputs is not None:
             check(self.entries, inputs, console)
-        note = _too_weak(list(self.references.values()))
-        if note and ranks.first:
-            console.print(note)
+        references = list(self.references.values())
+        of_words = unspaced.note(chain.from_iterable(references)) if words == "treebank" else ""
+        for note in filter(None, (of_words, _too_weak(references))):
+            if ranks.first:
+                console.print(note)
         self.unreadable = Unreadable(len(self.entries), skip_bad, ranks, console)
         self.unreadable.agreed(damaged)
 
@@ -100,7 +106,8 @@ class Validation:
         by_key = {key: text for part in parts for key, text in part.items()}
         read = [entry.key for entry in self.entries if entry.key not in damaged]
         captions = {key: by_key[key] for key in read}
-        tokens = metrics.tokenised({key: self.references[key] for key in read}, captions)
+        references = {key: self.references[key] for key in read}
+        tokens = metrics.tokenised(references, captions, self.words)
         figures = dict(metrics.score_tokens(tokens, MEASURES).corpus)
         changed = set(captions) - self.unchanged
         for name, keys in (("change", changed), ("no_change", set(captions) & self.unchanged)):

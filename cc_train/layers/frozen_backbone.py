@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -66,13 +66,12 @@ class BackboneSpec:
         Raises KeyError and ValueError.
         """
         channels, rows, columns = value["grid"]
-        precision = value.get("precision", HALF)
-        return cls(value["name"], value["sha256"], (channels, rows, columns), precision)
+        grid = (channels, rows, columns)
+        return cls(value["name"], value["sha256"], grid, value["precision"])
 
     def to_json(self) -> dict[str, Any]:
-        """For a run's settings. The default precision, float16, is left out."""
-        value = {"name": self.name, "sha256": self.sha256, "grid": list(self.grid)}
-        return value if self.precision == HALF else {**value, "precision": self.precision}
+        """For a run's settings."""
+        return {**asdict(self), "grid": list(self.grid)}
 
     def matches(self, other: BackboneSpec) -> bool:
         """Whether both have one network, shape and precision; a digest of None fits any."""

@@ -13,6 +13,7 @@ from cc_prep import storage
 from cc_prep.console import on_stdout
 from cc_prep.errors import UserError
 from cc_prep.inspect import pages
+from cc_prep.storage import outputs
 from cc_prep.terminal import echo
 from cc_train.evaluation.comparing import published_rows, scored_rows, several_runs, side_by_side
 from cc_train.evaluation.comparing.side_by_side import Interval, Table
@@ -34,6 +35,8 @@ def compare(
     """Shows evaluations side by side: `cc-train compare`. Raises UserError."""
     if not paths and dataset is None:
         raise UserError("nothing to compare", "Give runs, or --dataset, or both")
+    if out is not None:
+        outputs.check_file(out)
     ours = scored_rows.distinct([several_runs.read(path) for path in paths])
     if not mixed:
         side_by_side.require_same(ours)

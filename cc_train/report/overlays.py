@@ -13,6 +13,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.media import images
 from cc_prep.media.masks import fitted
+from cc_prep.storage import outputs
 from cc_train.captioner import Caption
 from cc_train.data import image_pairs
 from cc_train.data.image_pairs import Image
@@ -31,10 +32,12 @@ GAP = 6  # px between the images
 
 
 def check_names(mask: str | None, overlay: str | None) -> None:
-    """Raises UserError where a file's name is of no format that it can have."""
+    """Raises UserError where a file has a name of no format, or cannot be there."""
     for option, name, known in (("--mask", mask, [".png"]), ("--overlay", overlay, [*CODECS])):
         if name is not None and Path(name).suffix.lower() not in known:
             raise UserError(f"{option} {name}: no such picture", f"Give one of {', '.join(known)}")
+        if name is not None:
+            outputs.check_file(name, option)
 
 
 def write(

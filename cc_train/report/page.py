@@ -17,6 +17,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.inspect import pages
 from cc_prep.inspect.pages import data_url
+from cc_prep.storage import outputs
 from cc_train import systems
 from cc_train.data import shard_index
 from cc_train.evaluation import evaluation, evaluation_files, faithfulness
@@ -86,6 +87,8 @@ def write(
     `cc-train evaluate` wrote; None for its default. Raises UserError if `run` is no run, that
     folder holds no evaluation, or a sample is damaged.
     """
+    if out is not None:
+        outputs.check_file(out)
     folder = hub.locate(run)
     evaluated = Path(evaluated_in or evaluation.default_folder(run))
     if evaluated_in is not None and not (evaluated / "scores.json").exists():
@@ -118,7 +121,7 @@ def write(
             **_masks(scores or {}),
             measures=[m for m in metrics.ORDER if scores and m in scores["groups"]["total"]],
             ranked=evaluation.ranked(scores["groups"]) if scores else [],
-            cider_note=evaluation.cider_note(scores["groups"].values()) if scores else "",
+            score_notes=evaluation.notes(scores) if scores else [],
             groups=groups,
             notes=[*_of_other_weights(folder, scores), *notes],
             settings=json.dumps(portable_settings.shown(settings), indent=1),

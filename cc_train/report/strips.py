@@ -12,6 +12,7 @@ import torch
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.media import images
+from cc_prep.storage import outputs
 from cc_train import loading, systems
 from cc_train.captioner import CaptionModel
 from cc_train.data import image_pairs
@@ -32,6 +33,7 @@ def write(run: str, before: str, after: str, out: str, stage1: str | None, devic
     codec = CODECS.get(Path(out).suffix.lower())
     if codec is None:
         raise UserError(f"--out {out}: no picture", f"Give one of {', '.join(CODECS)}")
+    outputs.check_file(out)
     loaded = Captioner.from_pretrained(run, device=device)
     before_after = image_pairs.stack([(before, after)], loaded.inputs.size)
     rows = [imagined(loaded.model, before_after)]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.storage import sha256
+from cc_prep.storage import outputs, sha256
 from cc_train.runs import checkpoints
 
 SETTINGS = "settings.json"
@@ -96,7 +96,10 @@ def begun_file(folder: Path, name: str) -> Path | None:
 
 
 def check_new(folder: Path) -> None:
-    """Raises UserError for the folder of a run, also of one that broke off before a checkpoint."""
+    """Raises UserError for the folder of a run, also of one that broke off before a checkpoint, and
+    where there can be no folder.
+    """
+    outputs.check_folder(str(folder))
     if (folder / SETTINGS).exists() or checkpoints.steps(folder):
         raise UserError(f"{folder}: already holds a run", "Give another --out")
 

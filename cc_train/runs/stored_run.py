@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from cc_prep import storage
 from cc_prep.errors import UserError, first_line
 from cc_prep.settings import S
+from cc_prep.unspaced import Words
+from cc_train import text
 from cc_train.runs import run_folder
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -35,6 +37,11 @@ class Run:
     tensors: dict[str, Tensor]
     step: int
     sha256: str = ""
+
+    @property
+    def words(self) -> Words:
+        """How its captions are split for scores."""
+        return text.words_of_scores(self.settings.get(text.WORDS))
 
 
 def read(folder: Path, system: str | None = None) -> Run:

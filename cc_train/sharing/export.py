@@ -31,6 +31,7 @@ from cc_prep import storage
 from cc_prep.console import on_stderr
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
+from cc_prep.storage import outputs
 from cc_train import calibration, loading, systems
 from cc_train.captioner import CaptionModel, EncoderDecoder
 from cc_train.data import shard_index
@@ -66,6 +67,7 @@ class Details:
 
 def export(run: str | Path, out: Path, details: Details = Details()) -> list[Path]:
     """Exports the best network of a run; the folder, or the file and its card. Raises UserError."""
+    outputs.check_folder(str(out.parent), "")
     stored = stored_run.read(hub.locate(str(run)))
     recipe = systems.recipe(stored.system)
     if hasattr(recipe, "load"):
@@ -188,7 +190,9 @@ def _measured(
         return model_card.measured(path)
     entries, items = shard_items.captioned(details.shards)
     console = on_stderr()
-    scores, captions = score_captioner.score(captioner, entries, items, 1, console)
+    scores, captions = score_captioner.score(
+        captioner, entries, items, 1, console, words=stored.words
+    )
     trained_on = _say_trained_on(stored, [entry.key for entry in entries], console)
     scores = replace(scores, trained_on=trained_on, **_exported(folder))
     evaluation.write(path, scores, items, captions)

@@ -12,6 +12,7 @@ from torch import Tensor
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import Features
 from cc_prep.settings import Section
+from cc_prep.unspaced import Words
 from cc_train.data import feature_statistics, split
 from cc_train.data.split import Split
 from cc_train.data.stream import StreamSettings
@@ -20,7 +21,7 @@ from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.runs import transfer
 from cc_train.runs.stored_run import Run
 from cc_train.systems.pair_trunk import PairTrunk
-from cc_train.text import VOCABULARY, Vocabulary
+from cc_train.text import VOCABULARIES, VOCABULARY, Vocabulary
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, captioned
 
@@ -80,7 +81,8 @@ class PairSettings(Section):
     backbone_weights: a file for a backbone whose weights have no name here. pairs_per_scene: number
     of ordered pairs drawn from each scene. mirror: the share of scenes that are mirrored, with
     their masks; see `MirroredBatches`. vocabulary: a file to use instead of the words of the
-    training captions. min_word_count: rarer words become [UNK].
+    training captions. min_word_count: rarer words become [UNK]. words: how captions are split into
+    words, for the training and its scores.
     """
 
     backbone_weights: str | None = None
@@ -91,6 +93,7 @@ class PairSettings(Section):
     mirror: float = Field(0.0, ge=0, le=1)
     vocabulary: str | None = None
     min_word_count: int = Field(1, ge=1)
+    words: Words = "treebank"
     validation_split: split.ValidationSplit = split.ValidationSplit()
     stream: StreamSettings = StreamSettings(pair_scenes=True)
     loop: Loop = LOOP
@@ -113,7 +116,7 @@ class PairTraining:
     def of(cls, settings: PairSettings, request: Request) -> PairTraining:
         """Reads the training data from the shards. Raises UserError."""
         settings.encoder.check()
-        data, codec = captioned(settings, request)
+        data, codec = captioned(settings, request, VOCABULARIES[settings.words])
         features = feature_statistics.first_features(data.train)
         return cls(data, codec, features, frozen_backbone.of_training(data, codec, features))
 

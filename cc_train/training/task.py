@@ -19,7 +19,7 @@ from cc_train.data.stream import Source, Stream, StreamSettings
 from cc_train.distributed import Ranks
 from cc_train.evaluation.validation import Validation
 from cc_train.runs import run_folder
-from cc_train.text import Vocabulary
+from cc_train.text import Vocabulary, words_of_scores
 from cc_train.training.objective import Objective
 from cc_train.training.settings import Loop
 
@@ -112,14 +112,23 @@ def validation(
     request: Request,
     inputs: Inputs,
     ranks: Ranks | None = None,
+    words: str | None = None,
 ) -> Validation:
     """The validation on the held-out samples of a data set. Raises what `Validation` raises.
 
-    inputs: of the captioner. ranks: those that share the pairs; None for all of the request.
+    inputs: of the captioner. ranks: those that share the pairs; None for all of the request. words:
+    the setting that says how captions are split; None for the default.
     """
     shared = request.ranks if ranks is None else ranks
-    skip_bad = settings.stream.skip_bad
-    return Validation(data.valid, request.run, shared, skip_bad, request.console, inputs)
+    return Validation(
+        data.valid,
+        request.run,
+        shared,
+        settings.stream.skip_bad,
+        request.console,
+        inputs,
+        words_of_scores(words),
+    )
 
 
 def over_samples(

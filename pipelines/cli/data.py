@@ -269,7 +269,9 @@ def references(
     from cc_prep import datasets, manifest, storage
     from cc_prep.formats import coco
     from cc_prep.formats.sequences import pair_meta
+    from cc_prep.storage import outputs
 
+    outputs.check_file(out)
     settings = manifest.load(dataset, overrides, root)
     pairs = [
         pair for split in splits or settings.splits for pair in datasets.pairs(settings, split)

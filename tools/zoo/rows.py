@@ -277,13 +277,14 @@ def rescored(
         raise UserError(
             f"{what}: not the captions that were scored: {error.what}", remedy
         ) from None
-    again = evaluation.evaluate(items, captions, measures)
-    different = again.signature.differences(signature.parse(scores["signature"]))
+    stored = signature.parse(scores["signature"])
+    again = evaluation.evaluate(items, captions, measures, words=stored.words)
+    different = again.signature.differences(stored)
     figures = again.groups[evaluation.TOTAL].corpus
     for name, figure in figures.items():
-        stored = scores["groups"][evaluation.TOTAL].get(name)
-        if stored is None or abs(figure - stored) > ROUNDING * max(1.0, abs(figure)):
-            different.append(f"{name} {figure:.2f} for {stored}")
+        known = scores["groups"][evaluation.TOTAL].get(name)
+        if known is None or abs(figure - known) > ROUNDING * max(1.0, abs(figure)):
+            different.append(f"{name} {figure:.2f} for {known}")
     if different:
         raise UserError(
             f"{what}: its captions do not have its scores: {', '.join(different)}", remedy

@@ -3,15 +3,17 @@
 Predictions are read as
     COCO's results           [{"image_id": …, "caption": …}]   (also CLIP4IDC's hyp_ep_*.json)
     results by images        [{"before": …, "after": …, "caption": …}]
-    an object                {id: caption}
+    an object                {id: caption}, or pycocoevalcap's {id: [caption]}
     ProCap's                 {"results": {name: [{"sentence": …}]}}
     SCORER's                 a folder with sc_results.json and nsc_results.json
-and written as COCO's results. References are COCO's annotations, or {id: [captions]}.
+and written as COCO's results. References are COCO's annotations, or {id: [captions]}; blank ones
+are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ STILL_END = "_n"  # of the official ids of CLEVR-Change's distractors
 PREFIXES = ("CLEVR_default_", "CLEVR_semantic_")
 STILL_PREFIX = "CLEVR_nonsemantic_"  # of the image after of a distractor
 STILL_ENDS = (STILL_END, "nc")  # by ids, and by ProCap's names
+SHOWN = 40  # characters of a value in a message
 FORMATS = 'Give [{"image_id": …, "caption": …}], {id: caption}, ProCap\'s or SCORER\'s results'
 
 
@@ -71,7 +74,7 @@ def _item(image_id: str, meta: Mapping[str, Any]) -> Item:
     groups = [STILL if still else CHANGE] if meta.get("kind") else []
     if not still and meta.get("change_type"):
         groups.append(str(meta["change_type"]))
-    references = tuple(str(caption) for caption in meta.get("captions") or ())
+    references = tuple(_not_blank(map(str, meta.get("captions") or ())))
     own = coco.own_names(image_id, meta)
     by_own_id = [own["pair"]] if "pair" in own else []
     files = [str(meta[side]).rpartition("/")[2] for side in ("before", "after") if meta.get(side)]
@@ -132,16 +135,57 @@ def read_predictions(paths: Sequence[str]) -> dict[str, str]:
 def _predictions(file: str) -> list[tuple[str, str]]:
     content = _json(file)
     if isinstance(content, dict) and isinstance(content.get("results"), dict):
-        rows = [(name, _first_sentence(caption)) for name, caption in content["results"].items()]
+        named = {name: _first_sentence(one) for name, one in content["results"].items()}
     elif isinstance(content, dict) and isinstance(content.get("annotations"), list):
-        rows = [_row(row) for row in content["annotations"]]
+        return _listed(content["annotations"], file)
     elif isinstance(content, dict):
-        rows = list(content.items())
+        named = {name: _only(one) for name, one in content.items()}
+    elif isinstance(content, list):
+        return _listed(content, file)
     else:
-        rows = [_row(row) for row in content] if isinstance(content, list) else [(None, None)]
-    if not all(isinstance(id, (str, int)) and isinstance(caption, str) for id, caption in rows):
         raise UserError(f"{file}: no predictions", FORMATS)
-    return [(_whole(str(id)), _whole(caption)) for id, caption in rows]
+    for name, caption in named.items():
+        _check_text(caption, f"{file}, id {name}")
+    return [(_whole(name), _whole(caption)) for name, caption in named.items()]
+
+
+def _listed(rows: Sequence[Any], file: str) -> list[tuple[str, str]]:
+    """Ids and captions of a list. Raises UserError for a row that lacks one of them."""
+    captions = []
+    for number, row in enumerate(rows, 1):
+        place = f"{file}, row {number}"
+        if not isinstance(row, dict):
+            raise UserError(f"{place}: {_shown(row)} in place of an id and a caption", FORMATS)
+        id = row.get("image_id")
+        if id is None:
+            id = _of_images(row) or None
+        if not isinstance(id, (str, int)):
+            known = "no image_id" if id is None else f"the image_id {_shown(id)}, not a text"
+            raise UserError(f"{place}: {known}", FORMATS)
+        caption = _only(row.get("caption"))
+        _check_text(caption, f"{place} (id {id})")
+        captions.append((_whole(str(id)), _whole(caption)))
+    return captions
+
+
+def _check_text(caption: Any, place: str) -> None:
+    """Raises UserError for what is no text in place of a caption."""
+    if not isinstance(caption, str):
+        found = "no caption" if caption is None else f"{_shown(caption)} in place of one caption"
+        raise UserError(f"{place}: {found}", FORMATS)
+
+
+def _shown(value: Any) -> str:
+    """A value as JSON has it, in short."""
+    text = _whole(json.dumps(value, ensure_ascii=False))
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} …"
+
+
+def _only(value: Any) -> Any:
+    """The text in a list of one, or in its object, as pycocoevalcap takes captions."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    return value.get("caption") if isinstance(value, dict) else value
 
 
 def _whole(text: str) -> str:
@@ -150,15 +194,6 @@ def _whole(text: str) -> str:
     Raises TypeError for what is no text, such as null in place of a caption.
     """
     return str.encode(text, "utf-8", "replace").decode()
-
-
-def _row(row: Any) -> tuple[Any, Any]:
-    if not isinstance(row, dict):
-        return None, None
-    id = row.get("image_id")
-    if id is None:
-        id = _of_images(row) or None
-    return id, row.get("caption")
 
 
 def _first_sentence(sentences: Any) -> Any:
@@ -239,7 +274,7 @@ def read_references(path: str) -> list[Item]:
 
     The kind and the change type that `cc-prep references` adds to an image become groups.
     """
-    captioned = [meta for meta in _referenced(path, _json(path)) if meta["captions"]]
+    captioned = [meta for meta in _referenced(path, _json(path)) if _not_blank(meta["captions"])]
     if not captioned:
         raise UserError(f"{path}: not one reference caption in it", "Give a captioned split")
     return items(captioned)
@@ -251,7 +286,8 @@ def read_uncaptioned(path: str) -> list[Item]:
     They are in the list of `cc-prep references`, images without annotations, or empty lists.
     """
     content = _json(path)
-    uncaptioned = [meta for meta in _referenced(path, content) if not meta["captions"]]
+    referenced = _referenced(path, content)
+    uncaptioned = [meta for meta in referenced if not _not_blank(meta["captions"])]
     if "annotations" in content:
         listed = content.get(coco.WITHOUT_CAPTIONS, [])
         if not isinstance(listed, list) or not all(isinstance(id, str) for id in listed):
@@ -264,25 +300,46 @@ def read_uncaptioned(path: str) -> list[Item]:
     return items(uncaptioned)
 
 
+def blank_references(path: str) -> list[str]:
+    """The id of each blank caption in a file of references, where it is left out.
+
+    Raises UserError.
+    """
+    return [
+        meta["key"]
+        for meta in _referenced(path, _json(path))
+        for _ in range(len(meta["captions"]) - len(_not_blank(meta["captions"])))
+    ]
+
+
+def _not_blank(captions: Iterable[str]) -> list[str]:
+    """Captions that hold something; shards have no others."""
+    return [caption for caption in captions if caption.strip()]
+
+
 def _referenced(path: str, content: Any) -> list[dict[str, Any]]:
     """What a file of references says of each pair, as a sample's JSON. Raises UserError."""
     facts: dict[str, dict[str, Any]] = {}
+    place = path
     try:
         if "annotations" in content:
-            for image in content.get("images", ()):
+            for number, image in enumerate(content.get("images", ()), 1):
+                place = f"{path}, image {number}"
                 known = {n: image.get(n) for n in ("kind", "change_type", "before", "after")}
                 own = {"id": image.get("pair")}
                 facts[_whole(str(image["id"]))] = {**known, **own, "captions": []}
-            for row in content["annotations"]:
+            for number, row in enumerate(content["annotations"], 1):
+                place = f"{path}, annotation {number}"
                 fact = facts.setdefault(_whole(str(row["image_id"])), {"captions": []})
                 fact["captions"].append(_whole(row["caption"]))
         else:
             for id, captions in content.items():
+                place = f"{path}, id {id}"
                 texts = [captions] if isinstance(captions, str) else captions
                 facts[_whole(id)] = {"captions": [_whole(text) for text in texts]}
     except (TypeError, KeyError, AttributeError):
         raise UserError(
-            f"{path}: no references", "Give COCO annotations or {id: [captions]}"
+            f"{place}: no references", "Give COCO annotations or {id: [captions]}"
         ) from None
     return [{"key": id, **fact} for id, fact in facts.items()]
 

@@ -2,8 +2,8 @@
 
 The wrapper of pycocoevalcap hangs or dies on some captions. Here one Java process scores all
 captions; it runs in an English locale on every machine, its input holds neither line breaks nor
-separators, and every wait has a timeout. It takes some eight seconds to start, so it is kept for
-the next call and ends with this process.
+separators, and it is ended when it does not answer for `PATIENCE_S`. It takes some eight seconds to
+start, so it is kept for the next call and ends with this process.
 """
 
 from __future__ import annotations
@@ -14,12 +14,17 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 from typing import IO
 
+from cc_prep.console import on_stderr
+
 JAR = "meteor-1.5.jar"
-START_S, EACH_S = 600.0, 0.5  # what a start, on a busy machine, and a caption may take at most
+PATIENCE_S = 180.0  # for the first answer, which takes a busy machine a minute, and for each other
+TOLD_S = 20.0  # of silence, after which the wait is said
+STEP_S = 0.5  # between two looks at the clock
 
 
 class Unavailable(Exception):
@@ -37,17 +42,17 @@ def meteor(
     """
     with _lock:
         server = _server(find_java())
-        seconds = START_S + EACH_S * len(candidates)
-        timer = threading.Timer(seconds, server.kill_late)
-        timer.start()
+        ended = threading.Event()
+        server.answered = time.monotonic()
+        threading.Thread(target=server.watch, args=(ended,), daemon=True).start()
         try:
-            return _ask(server.process, references, candidates, groups)
+            return _ask(server, references, candidates, groups)
         except (OSError, ValueError) as error:
             _stop()
             if server.late:
                 raise Unavailable(
-                    f"METEOR's Java process was not ready after {seconds:.0f} s: the machine is "
-                    "too busy"
+                    f"METEOR's Java process did not answer for {PATIENCE_S:.0f} s: the machine is "
+                    f"too busy, or {server.java} does not work"
                 ) from None
             last_words = server.messages().strip().splitlines()
             raise Unavailable(
@@ -57,14 +62,17 @@ def meteor(
             _stop()  # what it still would answer is not for the next call
             raise
         finally:
-            timer.cancel()
+            ended.set()
 
 
 class _Server:
-    """METEOR's process, which answers line by line until its input ends. late: it took too long."""
+    """METEOR's process, which answers line by line until its input ends.
+
+    answered: the time of its last answer, or of the call. late: it was ended, as it gave no answer.
+    """
 
     def __init__(self, java: str) -> None:
-        self.late = False
+        self.late, self.answered = False, time.monotonic()
         options = ("-Xmx2G", "-Dfile.encoding=UTF-8", "-Duser.language=en", "-Duser.country=US")
         self.java = java
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 -- open while the process is
@@ -79,9 +87,30 @@ class _Server:
             errors="replace",  # half a surrogate pair, which JSON may hold
         )
 
-    def kill_late(self) -> None:
-        self.late = True
-        self.process.kill()
+    def watch(self, ended: threading.Event) -> None:
+        """Says that the process is silent, and ends it when it has been so for too long."""
+        told = False
+        while not ended.wait(STEP_S):
+            silent = time.monotonic() - self.answered
+            if silent > PATIENCE_S:
+                self.late = True
+                self.process.kill()
+                return
+            if silent > TOLD_S and not told:
+                told = True
+                on_stderr().print(
+                    f"METEOR's Java process has not answered for {TOLD_S:.0f} s; without an answer "
+                    f"for {PATIENCE_S:.0f} s METEOR is left out"
+                )
+
+    def line(self) -> str:
+        """Its next answer. Raises ValueError where it ended."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        self.answered = time.monotonic()
+        if not line.strip():
+            raise ValueError("it ended without an answer")
+        return line.strip()
 
     def messages(self) -> str:
         self.errors.seek(0)
@@ -122,29 +151,29 @@ def find_java() -> str:
 
 
 def _ask(
-    process: subprocess.Popen[str],
+    server: _Server,
     references: Mapping[str, Sequence[str]],
     candidates: Mapping[str, str],
     groups: Sequence[Collection[str]],
 ) -> tuple[list[float], dict[str, float]]:
-    assert process.stdin is not None
-    assert process.stdout is not None
+    pipe = server.process.stdin
+    assert pipe is not None
     lines = [
         " ||| ".join(("SCORE", *map(_clean, references[id]), _clean(caption)))
         for id, caption in candidates.items()
     ]
     # Written beside the reading: both pipes may fill.
-    writer = threading.Thread(target=_write, args=(process.stdin, lines))
+    writer = threading.Thread(target=_write, args=(pipe, lines))
     writer.start()
-    statistics = {id: _line(process.stdout) for id in candidates}
+    statistics = {id: server.line() for id in candidates}
     writer.join()
     totals, item_scores = list[float](), dict[str, float]()
     for group in groups:
         ids = [id for id in candidates if id in group]
-        process.stdin.write(" ||| ".join(("EVAL", *(statistics[id] for id in ids))) + "\n")
-        process.stdin.flush()
-        item_scores |= {id: float(_line(process.stdout)) for id in ids}
-        totals.append(float(_line(process.stdout)))
+        pipe.write(" ||| ".join(("EVAL", *(statistics[id] for id in ids))) + "\n")
+        pipe.flush()
+        item_scores |= {id: float(server.line()) for id in ids}
+        totals.append(float(server.line()))
     return totals, item_scores
 
 
@@ -155,13 +184,6 @@ def _write(pipe: IO[str], lines: Sequence[str]) -> None:
         pipe.flush()
     except (OSError, ValueError):
         return  # the reader meets the end and says why
-
-
-def _line(pipe: IO[str]) -> str:
-    line = pipe.readline()
-    if not line.strip():
-        raise ValueError("it ended without an answer")
-    return line.strip()
 
 
 def _clean(text: str) -> str:

@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cc_prep import unspaced
 from cc_prep.errors import UserError
 from cc_prep.redaction import without_folders
+from cc_prep.unspaced import Words
 from cc_train.evaluation.captions import ptb
 from cc_train.evaluation.captions.cider import cider
 from cc_train.evaluation.captions.meteor import Unavailable, meteor
@@ -25,11 +27,16 @@ BLEU = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4")
 PLAIN = (*BLEU, "ROUGE-L", "CIDEr")
 JAVA = ("METEOR", "SPICE")
 ORDER = (*BLEU, "METEOR", "ROUGE-L", "CIDEr", "SPICE")
+TOKENS: Mapping[Words, str] = {
+    "treebank": "PTB tokens without punctuation",
+    "characters": "each character of a script without blanks a token, other text in PTB tokens, "
+    "without punctuation",
+}
 CONVENTIONS = (
-    "PTB tokens without punctuation; CIDEr as the official scorer computes it, which is CIDEr-D "
-    "(clipped counts, length penalty with σ = 6), with document frequencies from the references of "
-    "the evaluated items; × 100"
+    "CIDEr as the official scorer computes it, which is CIDEr-D (clipped counts, length penalty "
+    "with σ = 6), with document frequencies from the references of the evaluated items; × 100"
 )
+OF_ENGLISH = {"SPICE": "it parses English sentences"}  # why a measure has no other words
 
 
 @dataclass
@@ -49,8 +56,19 @@ class Scores:
 Tokens = tuple[dict[str, list[str]], dict[str, str]]
 
 
-def tokenised(references: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> Tokens:
+def conventions(words: Words) -> str:
+    """How captions are scored, in words."""
+    return f"{TOKENS[words]}; {CONVENTIONS}"
+
+
+def tokenised(
+    references: Mapping[str, Sequence[str]],
+    predictions: Mapping[str, str],
+    words: Words = "treebank",
+) -> Tokens:
     """Tokenised references and predictions. Raises UserError where ids do not fit.
+
+    words: how captions are split into words.
 
     Missing and surplus predictions are errors: dropping either would change the score in silence.
     """
@@ -64,10 +82,11 @@ def tokenised(references: Mapping[str, Sequence[str]], predictions: Mapping[str,
     if not references:
         raise UserError("nothing to score", "Give pairs that have captions")
     cache: dict[str, str] = {}
+    tokenize = ptb.tokenize if words == "treebank" else _characters
 
     def tokens_of(text: str) -> str:
         if text not in cache:
-            cache[text] = ptb.tokenize(text)
+            cache[text] = tokenize(text)
         return cache[text]
 
     empty = [id for id, captions in references.items() if not captions]
@@ -79,6 +98,12 @@ def tokenised(references: Mapping[str, Sequence[str]], predictions: Mapping[str,
     }
 
 
+def _characters(caption: str) -> str:
+    """The characters and words of a caption, joined by blanks, as `ptb.tokenize` does."""
+    tokens = unspaced.tokens_of(caption, lambda text: ptb.tokenize(text).split())
+    return " ".join(token for token in tokens if not unspaced.is_punctuation(token))
+
+
 def score(
     references: Mapping[str, Sequence[str]],
     predictions: Mapping[str, str],
@@ -88,17 +113,23 @@ def score(
     return score_tokens(tokenised(references, predictions), measures)
 
 
-def score_tokens(tokens: Tokens, measures: Sequence[str] = ORDER) -> Scores:
-    """Scores of tokens that `tokenised` returned."""
-    return score_groups(tokens, {"total": set(tokens[1])}, measures)["total"]
+def score_tokens(
+    tokens: Tokens, measures: Sequence[str] = ORDER, words: Words = "treebank"
+) -> Scores:
+    """Scores of tokens that `tokenised` returned; words: as they were split."""
+    return score_groups(tokens, {"total": set(tokens[1])}, measures, words)["total"]
 
 
 def score_groups(
-    tokens: Tokens, groups: Mapping[str, Collection[str]], measures: Sequence[str] = ORDER
+    tokens: Tokens,
+    groups: Mapping[str, Collection[str]],
+    measures: Sequence[str] = ORDER,
+    words: Words = "treebank",
 ) -> dict[str, Scores]:
     """Scores of each group of ids by itself; each Java program runs once for all groups.
 
-    A measure that is not available is in `left_out` of every group, with the reason.
+    A measure that is not available is in `left_out` of every group, with the reason. words: as the
+    tokens were split.
     """
     by_group = {}
     for name, ids in groups.items():
@@ -109,6 +140,8 @@ def score_groups(
     for name, measure in outside.items():
         if name in measures:
             try:
+                if words != "treebank" and name in OF_ENGLISH:
+                    raise Unavailable(OF_ENGLISH[name])
                 totals, item_scores = measure(*tokens, list(groups.values()))
             except Unavailable as error:
                 for scores in by_group.values():
@@ -146,9 +179,14 @@ def _plain(
     return scores
 
 
-def corpus_cider(references: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> float:
+def corpus_cider(
+    references: Mapping[str, Sequence[str]],
+    predictions: Mapping[str, str],
+    words: Words = "treebank",
+) -> float:
     """CIDEr alone, × 100."""
-    return score(references, predictions, ["CIDEr"]).corpus["CIDEr"]
+    tokens = tokenised(references, predictions, words)
+    return score_tokens(tokens, ["CIDEr"], words).corpus["CIDEr"]
 
 
 def _put(scores: Scores, name: str, total: float, item_scores: Mapping[str, float]) -> None:

@@ -1,12 +1,13 @@
 """The Penn-Treebank tokenizer of Stanford CoreNLP as the official caption scores use it.
 
 Tokens are lower-cased, without punctuation. This one needs no Java; tests/parity/test_ptb.py
-measures how far the two agree. It covers English captions, and nothing beyond.
+measures how far the two agree. Its rules are of English; words of other languages end at blanks.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 
 # What pycocoevalcap drops. Brackets are not: it looks for "-LRB-" where "-lrb-" stands.
 DROPPED = frozenset(("''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"))
@@ -42,7 +43,11 @@ _NORMAL = str.maketrans(
     }
 )
 _ASTRAL = re.compile("[\U00010000-\U0010ffff]")  # emoji and the like, which Java's drops
-_WORD = r"[^\W_](?:\w|[\u0300-\u036f])*"
+# Vowels and accents that are characters of their own, of Latin to Burmese: part of their word.
+_MARKS = "".join(
+    mark for mark in map(chr, range(0x300, 0x1100)) if unicodedata.category(mark).startswith("M")
+)
+_WORD = rf"[^\W_][\w{_MARKS}]*"
 _TOKEN = re.compile(
     rf"""
     (?P<url>https?://[^\s"']+|www\.[^\s"']+)
@@ -57,7 +62,7 @@ _TOKEN = re.compile(
   | (?P<negated>{_WORD}(?=n't(?!\w)))
   | (?P<not>n't(?!\w))
   | (?P<clitic>'(?:s|m|d|ll|re|ve)(?!\w))
-  | (?P<word>{_WORD}(?:(?:[-/_&]|(?<=\w)\.(?=\w))(?=[^\W_])\w+(?<!n't))*)
+  | (?P<word>{_WORD}(?:(?:[-/_&]|(?<=\w)\.(?=\w))(?=[^\W_])[\w{_MARKS}]+(?<!n't))*)
   | (?P<dots>\.\s*\.(?:\s*\.)*)
   | (?P<dashes>-{{2,}})
   | (?P<quotes>''|``)

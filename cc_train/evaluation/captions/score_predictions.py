@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from cc_prep.errors import UserError
+from cc_prep.unspaced import Words
 from cc_train.evaluation import signature
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.captions.metrics import Scores
@@ -20,20 +21,25 @@ def score(
     references: Mapping[str, Sequence[str]] | Sequence[Sequence[str]] | File,
     *,
     measures: Sequence[str] = metrics.ORDER,
+    words: Words = "treebank",
 ) -> Scores:
     """BLEU-1 to 4, METEOR, ROUGE-L, CIDEr and SPICE of predictions, as COCO's scorer has them.
 
     predictions: captions by id, a list in the order of the references, or a file of any format that
     `cc-train evaluate --predictions` reads. references: lists of captions by the same ids, a list
     of lists, or a file in COCO's format or {id: [captions]}, for which predictions need ids.
-    measures: those that are wanted; METEOR and SPICE need Java.
+    measures: those that are wanted; METEOR and SPICE need Java. words: how captions are split into
+    words; `characters` makes a word of each character of a script without blanks.
 
     `Scores.corpus` has each measure × 100, `Scores.items` those of each id (of lists `0`, `1`, …),
     `Scores.left_out` says why a measure is missing, and `Scores.signature` is what a paper cites
     beside them (docs/evaluation.md, Scores).
 
-    Raises UserError where predictions and references do not fit, and for an unknown measure.
+    Raises UserError where predictions and references do not fit, and for an unknown measure or way
+    to split.
     """
+    if words not in get_args(Words):
+        raise UserError(f"words={words!r}", f"Known: {', '.join(get_args(Words))}")
     unknown = [name for name in measures if name not in metrics.ORDER]
     if unknown:
         raise UserError(f"no measure is named {unknown[0]}", f"Known: {', '.join(metrics.ORDER)}")
@@ -48,9 +54,9 @@ def score(
         )
         known = {item.id: item.references for item in items}
         names = {item.id: item.name for item in items}
-    tokens = metrics.tokenised(known, captions)
-    scores = metrics.score_tokens(tokens, measures)
-    scores.signature = signature.of(tokens[0], names, list(scores.corpus)).line
+    tokens = metrics.tokenised(known, captions, words)
+    scores = metrics.score_tokens(tokens, measures, words)
+    scores.signature = signature.of(tokens[0], names, list(scores.corpus), words=words).line
     return scores
 
 

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 
-from cc_train.evaluation.captions.meteor import Unavailable, find_java
+from cc_train.evaluation.captions.meteor import PATIENCE_S, Unavailable, find_java
 
 MODELS = "stanford-corenlp-3.6.0-models.jar"
 
@@ -21,13 +21,14 @@ def spice(
     Scores are from 0 to 1. Nothing is downloaded: the models have to be where pycocoevalcap puts
     them. Raises Unavailable without them or Java, or if its process fails.
     """
-    find_java()
+    java = find_java()
     models = resources.files("pycocoevalcap") / "spice" / "lib" / MODELS
     if not models.is_file():
         raise Unavailable(
             "its parser's models (385 MB) are not installed; "
             "`python -m pycocoevalcap.spice.get_stanford_models` fetches them"
         )
+    _require_answer(java)
     from pycocoevalcap.spice.spice import Spice
 
     ids = sorted(candidates)
@@ -41,3 +42,11 @@ def spice(
         raise Unavailable(f"its Java process failed: {error}") from None
     scores = {id: float(detail["All"]["f"]) for id, detail in zip(ids, details, strict=True)}
     return [sum(scores[id] for id in ids if id in g) / max(1, len(g)) for g in groups], scores
+
+
+def _require_answer(java: str) -> None:
+    """Raises Unavailable for a Java that never answers: pycocoevalcap would wait for ever."""
+    try:
+        subprocess.run([java, "-version"], capture_output=True, timeout=PATIENCE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"{java} does not work: {error}") from None

@@ -88,7 +88,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         network.standardise(data.train, request.console)
     objective = ChainObjective(
         network,
-        validation(data, settings, request, network.inputs),
+        validation(data, settings, request, network.inputs, words=settings.words),
         weights=settings.losses,
         sampled=settings.sampled,
         label_smoothing=settings.label_smoothing,

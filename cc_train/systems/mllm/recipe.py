@@ -16,6 +16,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.settings import Section
+from cc_prep.unspaced import Words
 from cc_train.captioner import Inputs
 from cc_train.data import feature_statistics, found_entities, order, shard_index, split
 from cc_train.data.shard_index import Entry
@@ -65,7 +66,10 @@ class Model(Section):
 
 class Settings(Section):
     """All settings of `cc-train mllm`. The defaults are DAVIR's, or where its paper is silent,
-    FINER-MLLM's (docs/mllm.md)."""
+    FINER-MLLM's (docs/mllm.md).
+
+    words: how captions are split into words for scores; the training has the tokens of its model.
+    """
 
     model: Model = Model()
     lora: Lora = Lora()
@@ -74,6 +78,7 @@ class Settings(Section):
     attention: AttentionControl = AttentionControl()
     entity: Entities = Entities()
     generation: Generation = Generation()
+    words: Words = "treebank"
     validation_split: split.ValidationSplit = split.ValidationSplit()
     stream: StreamSettings = StreamSettings()
     loop: Loop = Loop(
@@ -118,7 +123,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     _say_sizes(captioner, request)
     objective = MllmObjective(
         captioner,
-        validation(data, settings, request, captioner.inputs),
+        validation(data, settings, request, captioner.inputs, words=settings.words),
         settings.attention,
         settings.loop.weight_decay,
         settings.connector.rate,

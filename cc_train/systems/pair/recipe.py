@@ -51,7 +51,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         network.standardise(training.data.train, request.console)
     objective = PairObjective(
         network,
-        validation(training.data, settings, request, network.inputs),
+        validation(training.data, settings, request, network.inputs, words=settings.words),
         settings.losses,
         settings.label_smoothing,
         settings.loop.weight_decay,

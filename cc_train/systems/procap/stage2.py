@@ -13,6 +13,7 @@ from rich.console import Console
 from cc_prep import weights
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
+from cc_prep.unspaced import Words
 from cc_train import text
 from cc_train.data import feature_statistics, shard_index, split
 from cc_train.data.collate import CaptionBatches, Reads
@@ -31,7 +32,7 @@ from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder, resized_times
 from cc_train.systems.procap.stage1 import Network, read_encoder, read_features, untrained
 from cc_train.systems.procap.stage2_objective import Stage2Objective
-from cc_train.text import TextCodec
+from cc_train.text import VOCABULARIES, TextCodec
 from cc_train.training.fact_losses import FactLosses
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, captioned, over_samples, validation
@@ -68,7 +69,8 @@ class Settings(Section):
     backbone_weights: refused with --init, which brings stage 1's networks. cache_mb: see
     `FrameFeatures`. encoder_lr_scale: factor on the encoder's learning rate. freeze: the encoder is
     not trained. vocabulary: a file to use instead of the words of the training captions.
-    min_word_count: rarer words become [UNK]. decay_norms: everything but biases has weight decay,
+    min_word_count: rarer words become [UNK]. words: how captions are split into words, for the
+    training and its scores. decay_norms: everything but biases has weight decay,
     norms, embeddings and positions too, as in the reference. reference_quirks: two deviations of
     the reference's encoder in stage 2, see `ProCap`; the range of the images is that of stage 1.
     comparison: the decoder sees explicit differences, see `ProCap`; null as in the paper.
@@ -98,6 +100,7 @@ class Settings(Section):
     decay_norms: bool = False
     vocabulary: str | None = None
     min_word_count: int = Field(1, ge=1)
+    words: Words = "treebank"
     validation_split: split.ValidationSplit = split.ValidationSplit()
     stream: StreamSettings = StreamSettings(pair_scenes=True)
     loop: Loop = Loop(
@@ -118,13 +121,13 @@ def prepare(settings: Settings, request: Request) -> Task:
     """
     _check(settings)
     _refuse_unread(settings, request)
-    data, codec = captioned(settings, request)
+    data, codec = captioned(settings, request, VOCABULARIES[settings.words])
     network = make(settings, data, codec, request.init, request.console)
     if settings.facts is not None:
         shard_index.require_facts(data.train)
     objective = Stage2Objective(
         network,
-        validation(data, settings, request, network.inputs),
+        validation(data, settings, request, network.inputs, words=settings.words),
         label_smoothing=settings.label_smoothing,
         weight_decay=settings.loop.weight_decay,
         device=request.device,

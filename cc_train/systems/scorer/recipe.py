@@ -28,7 +28,7 @@ from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import Reconstruction
 from cc_train.systems.scorer.supervision import SceneLosses, Supervision
 from cc_train.systems.scorer.words import ScorerWords
-from cc_train.text import TextCodec, Vocabulary
+from cc_train.text import VOCABULARIES, TextCodec
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, captioned, over_samples, validation
 
@@ -40,7 +40,7 @@ UNSHOWN = (
     ("encoder", "standardise"),
     ("decoder", "heads"),
 )
-WordSplitting = Literal["treebank", "blanks"]
+WordSplitting = Literal["treebank", "characters", "blanks"]
 
 text.register(words.CODEC, lambda folder: ScorerWords.read(folder / words.FILE))
 
@@ -78,14 +78,14 @@ class Settings(Section):
     weights of CBR are trained (the paper), or stay as initialised (its code). sentence: the mean of
     a sentence is over its words (the paper), or over all positions of a caption (its code).
     validation: captions are decoded greedily (the paper), or sampled (its code). words: captions
-    are split as everywhere here, or as in the public code. reference_quirks: the default of these
-    five: true for the code, false for the paper. swap: the probability that a scene's first image
-    and its other view change places. vocabulary: a file to use instead of the words of the training
-    captions. min_word_count: rarer words become [UNK]. pairs_per_scene: number of ordered pairs
-    drawn from each scene, see `OrderedPairBatches`, without swap; null takes the change and the
-    other view as they come. facts: a renderer's facts of ordered pairs are learned as well, see
-    `SceneLosses`. mirror: the share of scenes that are mirrored, see `MirroredBatches`. Neither
-    facts nor mirror is in the paper or its code.
+    are split in one of the ways of `Words`, or at blanks (its code). reference_quirks: the default
+    of these five: true for the code, false for the paper. swap: the probability that a scene's
+    first image and its other view change places. vocabulary: a file to use instead of the words of
+    the training captions. min_word_count: rarer words become [UNK]. pairs_per_scene: number of
+    ordered pairs drawn from each scene, see `OrderedPairBatches`, without swap; null takes the
+    change and the other view as they come. facts: a renderer's facts of ordered pairs are learned
+    as well, see `SceneLosses`. mirror: the share of scenes that are mirrored, see
+    `MirroredBatches`. Neither facts nor mirror is in the paper or its code.
     """
 
     backbone_weights: str | None = None
@@ -143,8 +143,8 @@ def prepare(settings: Settings, request: Request) -> Task:
     if settings.facts is not None and settings.pairs_per_scene is None:
         raise UserError("facts: they are learned from ordered pairs", "Set pairs_per_scene too")
     loop = settings.loop
-    words = Vocabulary if settings.split_words == "treebank" else ScorerWords
-    data, codec = captioned(settings, request, words)
+    kinds = {**VOCABULARIES, "blanks": ScorerWords}
+    data, codec = captioned(settings, request, kinds[settings.split_words])
     first = feature_statistics.first_features(data.train)
     about = {**frozen_backbone.of_training(data, codec, first), "ways": vars(settings.ways)}
     spec = BackboneSpec.of_json(about["backbone"])
@@ -164,7 +164,12 @@ def prepare(settings: Settings, request: Request) -> Task:
         Reconstruction(settings.encoder.width, CBR_HEADS) if settings.losses.cbr else None,
         # Captions that are drawn are drawn one after the other, all by the first process.
         score=validation(
-            data, settings, request, network.inputs, ALONE if settings.ways.sampled else None
+            data,
+            settings,
+            request,
+            network.inputs,
+            ALONE if settings.ways.sampled else None,
+            settings.words,
         ),
         weights=settings.losses,
         ways=settings.ways,

@@ -28,6 +28,7 @@ class ScorerWords(Vocabulary):
     words: by id; the first are SCORER's `MARKS`, and no word is twice in it.
     """
 
+    codec = CODEC
     marks = Marks(START, END, NULL, (UNK,))
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -57,7 +58,7 @@ class ScorerWords(Vocabulary):
 
     def describe(self) -> dict[str, Any]:
         """Name of the codec, number of words, SHA-256 of the file."""
-        return described(CODEC, len(self), self.files()[FILE])
+        return described(self.codec, len(self), self.files()[FILE])
 
     def files(self) -> dict[str, bytes]:
         """`vocab.json`, as the public code writes it."""

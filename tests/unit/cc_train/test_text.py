@@ -117,3 +117,16 @@ def test_word2idx_files_are_read(tmp_path: Path) -> None:
     ids = {word: number for number, word in enumerate([*MARKS, "cube", "a"])}
     path.write_text(json.dumps(dict(reversed(ids.items()))))
     assert Vocabulary.read(path).words == [*MARKS, "cube", "a"]
+
+
+def test_characters_of_scripts_without_blanks_are_words(tmp_path: Path) -> None:
+    """Keeps away: a vocabulary with an entry for each Chinese sentence, and captions in which
+    blanks stand between characters."""
+    captions = ["一辆白色的汽车出现在左侧。", "一辆红色的SUV出现在右侧。"]
+    words = text.VOCABULARIES["characters"].of(captions)
+    assert {"一", "汽", "suv", "。"} <= set(words.words)
+    for name, content in words.files().items():
+        (tmp_path / name).write_bytes(content)
+    again = text.load(tmp_path, words.describe())
+    new = "一辆白色的SUV出现在右侧。"  # of the characters of both
+    assert again.decode(again.encode(new, 20)[0][1:].tolist()) == new.lower()

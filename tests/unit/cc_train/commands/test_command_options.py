@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ import pytest
 from cc_prep.errors import UserError
 from cc_train import Caption, cli
 from cc_train.commands import caption, evaluate
+from tests.commands import cc_train
 
 SHARDS: Any = ("test-000000.tar",)
 
@@ -72,3 +74,29 @@ def test_what_caption_refuses(options: dict[str, Any], message: str) -> None:
 def test_no_caption_is_certain(confidence: float | None, line: str) -> None:
     """Keeps away: a caption that is right "with a chance of 100 %"."""
     assert caption._text(Caption("a ball", confidence=confidence)) == line
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "evaluate --predictions no.json --references no.json --out {file}",
+        "evaluate no-run --shards no.tar --out {file}",
+        "evaluate --mask-predictions no --mask-references no --out {file}",
+        "baseline --shards no.tar --model no --out {file}",
+        "pair --shards no.tar --out {file}",
+        "export no-run {file}/captioner",
+        "report no-run --out {folder}",
+        "compare no-run --out {folder}",
+        "compare no-run --out {file}/page.html",
+        "imagine no-run a.png b.png --out {folder}/x.png",
+        "caption no-run a.png b.png --mask {folder}/x.png",
+    ],
+)
+def test_an_output_that_cannot_be_written_is_said_first(command: str, tmp_path: Path) -> None:
+    """Keeps away: minutes of scores, captions or training, and then a word about --out."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder/x.png").mkdir(parents=True)
+    words = command.format(file=tmp_path / "file", folder=tmp_path / "folder").split()
+    done = cc_train(*words)
+    assert done.returncode == 2
+    assert "not a folder" in done.stderr or "not a file" in done.stderr

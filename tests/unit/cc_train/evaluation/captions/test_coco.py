@@ -167,8 +167,6 @@ def test_scorers_folder(tmp_path: Path) -> None:
     [
         ("{", "not JSON"),
         ("3", "no predictions"),
-        ('[{"image_id": 1}]', "no predictions"),
-        ('{"results": {"a": []}}', "no predictions"),
         ('[{"image_id": "7.png", "caption": "a"}, {"image_id": "7.png", "caption": "b"}]', "two"),
         ('{"7.png": "a", "7": "b"}', "two predictions"),
         ('{"x": "a"}', "of no pair of the references, such as 'x'. Ids there look like '7.png'"),
@@ -321,7 +319,6 @@ def test_half_a_pair_of_surrogates_is_evaluated(tmp_path: Path) -> None:
         ([], "no references|not one"),
         ({"1": []}, "not one reference"),
         ({"1": [None]}, "no references"),  # not the word None
-        ({"annotations": [{"image_id": 1, "caption": 5}]}, "no references"),
     ],
 )
 def test_what_is_no_reference_file(tmp_path: Path, content: Any, message: str) -> None:
@@ -377,3 +374,58 @@ def test_predictions_of_pairs_without_captions(tmp_path: Path) -> None:
     path.write_text(json.dumps({"annotations": [], coco.coco.WITHOUT_CAPTIONS: 3}))
     with pytest.raises(UserError, match="is no list of ids"):
         coco.read_uncaptioned(str(path))
+
+
+def predictions_of(path: Path, content: Any) -> dict[str, str]:
+    path.write_text(json.dumps(content))
+    return coco.read_predictions([str(path)])
+
+
+@pytest.mark.parametrize("caption", [["a"], [{"caption": "a"}], "a"])
+def test_predictions_as_pycocoevalcap_takes_them(tmp_path: Path, caption: Any) -> None:
+    """Keeps away: "no predictions", of the file that the official scripts were given."""
+    assert predictions_of(tmp_path / "p.json", {"7": caption, "8": ["b"]}) == {"7": "a", "8": "b"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([{"image_id": 7, "caption": "a"}, None], "p.json, row 2: null in place of an id and a"),
+        ([{"image_id": 7, "caption": None}], "p.json, row 1 (id 7): no caption"),
+        ([{"image_id": 7, "caption": ["a", "b"]}], 'row 1 (id 7): ["a", "b"] in place of one'),
+        ([{"image_id": 7, "caption": 3}], "row 1 (id 7): 3 in place of one caption"),
+        ([{"id": 7, "caption": "a"}], "row 1: no image_id"),
+        ([{"image_id": 7.5, "caption": "a"}], "row 1: the image_id 7.5, not a text"),
+        ({"annotations": [{"image_id": 7}]}, "row 1 (id 7): no caption"),
+        ({"7": "a", "8": ["a", "b"]}, 'p.json, id 8: ["a", "b"] in place of one caption'),
+        ({"results": {"7": []}}, "id 7: no caption"),
+    ],
+)
+def test_a_bad_prediction_is_named(tmp_path: Path, content: Any, message: str) -> None:
+    """Keeps away: "no predictions" of a thousand rows, of which one has none."""
+    with pytest.raises(UserError) as caught:
+        predictions_of(tmp_path / "p.json", content)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"1": ["a"], "2": [None]}, "references.json, id 2: no references"),
+        ({"annotations": [{"image_id": 1, "caption": 5}]}, "annotation 1: no references"),
+        ({"images": [{}], "annotations": []}, "image 1: no references"),
+    ],
+)
+def test_a_bad_reference_is_named(tmp_path: Path, content: Any, message: str) -> None:
+    """Keeps away: "no references" of a thousand, of which one is none."""
+    with pytest.raises(UserError, match=message):
+        read_references(tmp_path, content)
+
+
+def test_blank_references_are_none(tmp_path: Path) -> None:
+    """Keeps away: scores against references that hold nothing, without a word of it."""
+    content = {"1": ["it moved", " \n"], "2": ["", "　"], "3": ["a"]}
+    assert read_references(tmp_path, content) == {"1": ("it moved",), "3": ("a",)}
+    path = str(tmp_path / "references.json")
+    assert coco.blank_references(path) == ["1", "2", "2"]
+    assert [item.id for item in coco.read_uncaptioned(path)] == ["2"]

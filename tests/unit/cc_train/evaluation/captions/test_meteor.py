@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
-from cc_train.evaluation.captions import meteor
+from cc_train.evaluation.captions import meteor, spice
 
 REFERENCES = {"a": ["the small cube moved"], "b": ["a red ball appeared"]}
 
@@ -35,7 +36,7 @@ def test_a_call_that_was_broken_off_leaves_no_answers_behind(
     """Keeps away: the answers of a call that was interrupted, read by the next one."""
     whole = score("the small cube moved")
     with monkeypatch.context() as patch:
-        patch.setattr(meteor, "_line", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(meteor._Server, "line", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             score("nothing")
     assert score("the small cube moved") == whole
@@ -53,7 +54,37 @@ def test_a_process_that_was_killed_is_started_anew() -> None:
 def test_a_busy_machine_is_not_a_fault_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: "Java process failed", where it was ended since it had not started yet."""
     meteor._stop()
-    monkeypatch.setattr(meteor, "START_S", 0.0)
-    monkeypatch.setattr(meteor, "EACH_S", 0.01)
-    with pytest.raises(meteor.Unavailable, match="not ready after 0 s: the machine is too busy"):
+    monkeypatch.setattr(meteor, "PATIENCE_S", 0.01)
+    with pytest.raises(meteor.Unavailable, match="did not answer for 0 s: the machine is too busy"):
         score("the small cube moved")
+
+
+@pytest.fixture
+def sleeping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Java that never answers."""
+    java = tmp_path / "bin/java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\nexec sleep 60\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("sleeping")
+def test_spice_does_not_wait_for_a_java_that_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: an evaluation that never ends."""
+    monkeypatch.setattr(spice, "PATIENCE_S", 0.2)
+    with pytest.raises(meteor.Unavailable, match=r"bin/java does not work: .* timed out"):
+        spice._require_answer(meteor.find_java())
+
+
+@pytest.mark.usefixtures("sleeping")
+def test_meteor_says_that_java_sleeps_and_leaves_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Keeps away: ten minutes of silence."""
+    monkeypatch.setattr(meteor, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(meteor, "TOLD_S", 0.1)
+    monkeypatch.setattr(meteor, "STEP_S", 0.05)
+    with pytest.raises(meteor.Unavailable, match="did not answer for 0 s"):
+        score("the small cube moved")
+    assert "has not answered for 0 s" in capsys.readouterr().err
