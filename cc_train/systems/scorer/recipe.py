@@ -143,8 +143,9 @@ def prepare(settings: Settings, request: Request) -> Task:
     if settings.facts is not None and settings.pairs_per_scene is None:
         raise UserError("facts: they are learned from ordered pairs", "Set pairs_per_scene too")
     loop = settings.loop
-    kinds = {**VOCABULARIES, "blanks": ScorerWords}
-    data, codec = captioned(settings, request, kinds[settings.split_words])
+    way = settings.split_words
+    words = ScorerWords if way == "blanks" else VOCABULARIES[way]
+    data, codec = captioned(settings, request, words)
     first = feature_statistics.first_features(data.train)
     about = {**frozen_backbone.of_training(data, codec, first), "ways": vars(settings.ways)}
     spec = BackboneSpec.of_json(about["backbone"])
