@@ -118,7 +118,7 @@ def _parsed(path: str, content: bytes) -> list[Exclusion]:
         raise text_files.not_utf8(path, error) from None
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     remedy = f"Its columns are {','.join(FIELDS)}"
-    exclusions = []
+    exclusions: list[Exclusion] = []
     line = 1
     try:
         if next(reader, None) != FIELDS:
