@@ -29,7 +29,7 @@ def ids(manifest: Manifest) -> dict[str, list[str]]:
         return {}
     splits = content.get("splits", content)
     if not isinstance(splits, dict) or not all(isinstance(ids, list) for ids in splits.values()):
-        raise UserError(f"{manifest.split_file}: no splits", 'Give {"splits": {"train": [ids], …}}')
+        raise UserError(f"{_path(manifest)}: no splits", 'Give {"splits": {"train": [ids], …}}')
     return {split: [canonical(str(id)) for id in ids] for split, ids in splits.items()}
 
 
@@ -42,7 +42,7 @@ def with_splits(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
     """
     if manifest.split_file is None:
         return pairs
-    path, splits = manifest.split_file, ids(manifest)
+    path, splits = _path(manifest), ids(manifest)
     split_of: dict[str, str] = {}
     for split, members in splits.items():
         for id in members:
@@ -72,6 +72,11 @@ def with_splits(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
 def _read(manifest: Manifest) -> dict[str, Any] | None:
     if manifest.split_file is None:
         return None
-    path = storage.resolve(manifest.root, manifest.split_file)
-    content: dict[str, Any] = annotation_files.read_json(path, dict, "The manifest's split_file")
+    layout = "The manifest's split_file"
+    content: dict[str, Any] = annotation_files.read_json(_path(manifest), dict, layout)
     return content
+
+
+def _path(manifest: Manifest) -> str:
+    assert manifest.split_file is not None
+    return storage.resolve(manifest.root, manifest.split_file)

@@ -177,15 +177,23 @@ def _listed(manifest: Manifest) -> list[ImagePair]:
 
 
 def _as_files_are_spelled(root: str, pairs: Iterable[ImagePair]) -> list[ImagePair]:
+    """The pairs with the names of their images in the form that the files have."""
     spelling = Spelling()
-    spelled = []
-    for pair in pairs:
-        named = {name: getattr(pair, name) for name in (*COLUMNS, *masks.NAMES)}
-        files: dict[str, Any] = {
-            name: spelling.of(root, file) for name, file in named.items() if file is not None
-        }
-        spelled.append(replace(pair, **files))
-    return spelled
+
+    def of(reference: str | None) -> str | None:
+        return None if reference is None else spelling.of(root, reference)
+
+    return [
+        replace(
+            pair,
+            before=spelling.of(root, pair.before),
+            after=spelling.of(root, pair.after),
+            mask=of(pair.mask),
+            mask_before=of(pair.mask_before),
+            mask_after=of(pair.mask_after),
+        )
+        for pair in pairs
+    ]
 
 
 def _once(row: Row, id: str, earlier: dict[str, str]) -> dict[str, str]:

@@ -24,7 +24,7 @@ def test_splits_that_the_manifest_leaves_out(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         datasets.pairs(narrow, "train")
     assert str(error.value) == (
-        "splits.json: its splits test are not among the manifest's splits. "
+        f"{tmp_path}/splits.json: its splits test are not among the manifest's splits. "
         "Set splits: [train, test] in the manifest"
     )
     without_val = manifest.load("own", [*keys, "splits=[train,test]"], root=str(tmp_path))
