@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
@@ -155,8 +156,14 @@ def _check_text(manifest: Manifest, pairs: Iterable[ImagePair]) -> None:
             except UnicodeEncodeError:
                 shown = text.encode("utf-8", "backslashreplace").decode()
                 raise UserError(
-                    f"{manifest.root}: '{shown}' is not UTF-8", "Rename the file, or fix the text"
+                    f"{manifest.root}: '{shown}' is not UTF-8", _text_remedy()
                 ) from None
+
+
+def _text_remedy() -> str:
+    if sys.getfilesystemencoding() != "utf-8":  # as with LC_ALL=C and PYTHONUTF8=0
+        return "Set PYTHONUTF8=1: Python takes no name of a file for UTF-8 here"
+    return "Rename the file, or fix the text"
 
 
 def _images(pair: ImagePair) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ class _BoundedAnswer(aiohttp.ClientResponse):
     async def read(self) -> bytes:
         if self._body is None:
             asked = RANGE.fullmatch(self.request_info.headers.get("Range", ""))
-            start, end = map(int, asked.groups()) if asked else (0, MAX_LISTING_BYTES)
+            start, end = (int(asked[1]), int(asked[2])) if asked else (0, MAX_LISTING_BYTES)
             if start and self.status == 200:
                 raise FileRefused(
                     f"{self.url}: the server gives no parts of files", "Copy the file to a disk"

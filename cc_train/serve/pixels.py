@@ -55,7 +55,7 @@ class Pixels:
             return digest
         try:
             pixels = images.read(reference)
-        except (OSError, RejectedPair, JobFailed):
+        except (OSError, RejectedPair, JobFailed, UserError):  # the last of an odd address
             return None
         content = json.dumps(pixels.shape).encode() + pixels.tobytes()
         digest = hashlib.sha256(content).hexdigest()

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cc_prep import storage
+from cc_prep.errors import UserError
 from cc_train.serve import pixels as pixels_file
 from cc_train.serve.collection import Collection, Row
 from cc_train.serve.pixels import Pixels
@@ -108,7 +110,7 @@ class Waiting:
             if key not in self._compared:
                 both = zip(self.pairs[number], stored, strict=True)
                 self._compared[key] = all(_equal_bytes(*paths) for paths in both)
-        except OSError:  # it is not shown either
+        except (OSError, UserError):  # it is not shown either
             return False
         return self._compared[key]
 
@@ -163,4 +165,4 @@ def _sizes(pair: Pair) -> tuple[int, int] | None:
 
 
 def _equal_bytes(path: str, stored: str) -> bool:
-    return Path(path).read_bytes() == Path(stored).read_bytes()
+    return storage.read_bytes(path) == storage.read_bytes(stored)

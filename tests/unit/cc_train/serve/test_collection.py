@@ -311,5 +311,5 @@ def test_the_longest_name_is_stored_and_read_again(tmp_path: Path) -> None:
 
 def test_a_table_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     (tmp_path / TABLE).mkdir()
-    with pytest.raises(UserError, match=r"pairs\.jsonl: Is a directory\. Give another folder"):
+    with pytest.raises(UserError, match=r"pairs\.jsonl: is a folder\. Give a file"):
         Collection(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -133,3 +134,15 @@ def test_a_pair_of_addresses_is_known_by_its_pixels_in_its_own_format(tmp_path: 
     collection.put("mine", *map(storage.read_bytes, pair), ["x"], "train", "change")
     waiting.saved(0, collection)
     assert waiting.left(collection) == []
+
+
+def test_odd_files_and_addresses_of_a_list_wait_like_others(tmp_path: Path) -> None:
+    """Keeps away: a page that does not start for one odd address of a list, or waits for ever for
+    a pipe in the place of an image."""
+    pipe = tmp_path / "a.png"
+    os.mkfifo(pipe)
+    odd = [(str(pipe), str(pipe)), ("s3://", "sftp://h/x"), ("reference://a::b", "http://[::1")]
+    collection = Collection(tmp_path / "own")
+    image = images.encode_image(np.full((20, 20, 3), 9, np.uint8), "png", 0)
+    collection.put("mine", image, image, ["x"], "train", "no_change")
+    assert len(Waiting(odd).left(collection)) == 3

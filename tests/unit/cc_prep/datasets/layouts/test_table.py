@@ -328,6 +328,16 @@ def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
         datasets.pairs(settings(tmp_path), "train")
 
 
+def test_a_locale_that_is_not_utf8_is_at_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: "Rename the file" for one whose name is right, with LC_ALL=C."""
+    monkeypatch.setattr("sys.getfilesystemencoding", lambda: "ascii")
+    (tmp_path / "pairs.jsonl").write_text('{"before": "a.png", "after": "b.png", "id": "\\ud800"}')
+    with pytest.raises(UserError, match=r"is not UTF-8\. Set PYTHONUTF8=1"):
+        datasets.pairs(settings(tmp_path), "train")
+
+
 def test_a_row_without_a_split_among_rows_with_one(tmp_path: Path) -> None:
     """Keeps away: a test pair in train, for one cell that was forgotten."""
     rows = [{"before": f"{i}.png", "after": "b.png", "split": s} for i, s in enumerate(("val", ""))]
