@@ -233,7 +233,7 @@ class Interpolate(StagedStep):
             if not settings.keep_truth:
                 return DecodedPair(before, after, truth)
             known_masks = masks.of_pair(
-                self.manifest.root, pair, *size, ImageSizes(before_size, after_size)
+                self.manifest.root, pair, *size, sizes=ImageSizes(before_size, after_size)
             )
             return DecodedPair(before, after, truth, known_masks)
         except RejectedPair as error:

@@ -74,9 +74,9 @@ class LoadedPairs(Sequence[LoadedPair]):
         ]
         sizes = masks.ImageSizes(*(pixels.shape[:2] for pixels in stored))
         before, after = (_writable(images.resize(pixels, self.size)) for pixels in stored)
-        known_masks = masks.of_pair(self.root, record, *before.shape[:2], sizes)
+        known_masks = masks.of_pair(self.root, record, *before.shape[:2], sizes=sizes)
         if after.shape != before.shape:
-            of_after = masks.of_pair(self.root, record, *after.shape[:2], sizes)
+            of_after = masks.of_pair(self.root, record, *after.shape[:2], sizes=sizes)
             known_masks = known_masks._replace(after=of_after.after)
         return LoadedPair(
             record, before, after, *(None if m is None else _writable(m) for m in known_masks)
