@@ -75,7 +75,7 @@ class StoredMask:
 
 
 def of_pair(
-    root: str, pair: ImagePair, height: int, width: int, sizes: ImageSizes = UNKNOWN_SIZES
+    root: str, pair: ImagePair, height: int, width: int, *, sizes: ImageSizes = UNKNOWN_SIZES
 ) -> Masks:
     """The masks that a pair names, in the size of its frames. Raises RejectedPair.
 

@@ -280,7 +280,7 @@ def test_a_mask_of_another_shape_fits_no_image(tmp_path: Path) -> None:
     ]
     for image, frames in fitting:
         sizes = masks.ImageSizes(image, image)
-        union, _, _ = masks.of_pair(str(tmp_path), record, *frames, sizes)
+        union, _, _ = masks.of_pair(str(tmp_path), record, *frames, sizes=sizes)
         assert union is not None
         assert union.shape == frames
         assert masks.shown(str(tmp_path), record, frames, sizes) is not None
@@ -291,7 +291,7 @@ def test_a_mask_of_another_shape_fits_no_image(tmp_path: Path) -> None:
     ):
         message = r"m\.png: 32×32 px, and its image has \d+×\d+"
         for read in (
-            lambda sizes=sizes: masks.of_pair(str(tmp_path), record, 24, 24, sizes),
+            lambda sizes=sizes: masks.of_pair(str(tmp_path), record, 24, 24, sizes=sizes),
             lambda sizes=sizes: masks.shown(str(tmp_path), record, None, sizes),
         ):
             with pytest.raises(RejectedPair, match=message) as caught:

@@ -162,8 +162,8 @@ def test_a_bad_video_is_one_fault_in_plain_words(tmp_path: Path) -> None:
         "page.mp4": b"<!DOCTYPE html><html>",
         "pointer.mp4": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
     }
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
+    for name, damaged in contents.items():
+        (tmp_path / name).write_bytes(damaged)
     with wave.open(str(tmp_path / "sound.wav"), "wb") as sound:
         sound.setparams((1, 2, 8000, 0, "NONE", ""))
         sound.writeframes(bytes(16_000))
