@@ -43,6 +43,29 @@ class Written:
     index: list[dict[str, Any]] = field(default_factory=list)
 
 
+class _CheckedHeader(tarfile.TarInfo):
+    """The header of a member. One with a wrong checksum is damage.
+
+    Python's reader takes any such header but the first for the end of the tar, and leaves out
+    everything behind it without a word.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _CheckedHeader:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.InvalidHeaderError as error:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(f"the header of a member is damaged ({error})") from None
+
+
+def open_tar(file: BinaryIO, mode: Literal["r:", "r|"] = "r:") -> tarfile.TarFile:
+    """A tar for reading its members in order. mode: `r|` for a file that cannot seek.
+
+    Opening and reading it raise tarfile.TarError, EOFError and ValueError for damage.
+    """
+    return tarfile.open(fileobj=file, mode=mode, tarinfo=_CheckedHeader, errorlevel=2)
+
+
 class ShardWriter:
     """Adds samples to a tar stream; made by `write_shard`."""
 
@@ -122,7 +145,7 @@ def read_members(file: BinaryIO, path: str) -> Generator[tuple[str, dict[str, by
     try:
         # What is in memory already is not streamed, which costs a copy of each block.
         mode: Literal["r:", "r|"] = "r:" if isinstance(file, io.BytesIO) else "r|"
-        with tarfile.open(fileobj=file, mode=mode, errorlevel=2) as tar:
+        with open_tar(file, mode) as tar:
             for member in tar:
                 name, extension = parts_of(member, path)
                 if name != key:
@@ -147,6 +170,29 @@ def read_members(file: BinaryIO, path: str) -> Generator[tuple[str, dict[str, by
     return end
 
 
+def read_part(data: bytes, path: str) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """The samples of a part of a shard that holds whole samples and nothing else, as `read_shard`.
+
+    Raises DamagedShard, after the samples, if they do not fill the part.
+    """
+    end = yield from read_members(io.BytesIO(data), path)
+    if end != len(data):
+        raise DamagedShard(f"{path}: {len(data) - end:,} bytes belong to no member")
+
+
+def check_end(file: BinaryIO, end: int, path: str) -> None:
+    """Raises DamagedShard unless zeros alone, at least the end mark, are behind the last member.
+
+    file: one that can seek. end: the offset behind the last member.
+    """
+    if file.seek(0, io.SEEK_END) < end + END_MARK:
+        raise DamagedShard(f"{path}: is cut short")
+    file.seek(end)
+    while part := file.read(1 << 20):
+        if part.strip(b"\0"):
+            raise DamagedShard(f"{path}: goes on behind its end")
+
+
 def padded_end(member: tarfile.TarInfo) -> int:
     """The offset behind a member, which fills whole blocks."""
     return member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
@@ -159,7 +205,7 @@ def spans(path: str) -> dict[str, tuple[int, int]]:
     """
     ranges: dict[str, tuple[int, int]] = {}
     try:
-        with storage.open_read(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        with storage.open_read(path) as file, open_tar(file) as tar:
             for member in tar:
                 key, _ = parts_of(member, path)
                 start, _ = ranges.get(key, (member.offset, 0))

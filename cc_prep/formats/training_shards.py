@@ -323,13 +323,15 @@ def lookup(folder: str, key: str) -> TrainingSample | None:
 def read_at(path: str, key: str, offset: int, size: int) -> TrainingSample:
     """The sample at a range of bytes of a shard. Raises DamagedShard."""
     data = storage.read_range(path, offset, size)
-    for sample_key, members in tar.read_members(io.BytesIO(data), f"{path}[{key}]"):
-        if sample_key == key:
-            try:
-                return decode(key, members)
-            except tar.DamagedShard as error:
-                raise tar.DamagedShard(f"{path}: {error}") from None
-    raise tar.DamagedShard(f"{path}: {key} is not where the index says")
+    if len(data) != size:
+        raise tar.DamagedShard(f"{path}: ends inside {key}")
+    samples = dict(tar.read_part(data, f"{path}[{key}]"))
+    if samples.keys() != {key}:
+        raise tar.DamagedShard(f"{path}: {key} is not where the index says")
+    try:
+        return decode(key, samples[key])
+    except tar.DamagedShard as error:
+        raise tar.DamagedShard(f"{path}: {error}") from None
 
 
 def _features(meta: Mapping[str, Any], members: Mapping[str, bytes]) -> Features | None:

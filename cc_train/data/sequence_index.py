@@ -136,7 +136,7 @@ def _samples(path: str) -> list[Sample]:
     meta: dict[str, Any] = {}
     end = 0
     try:
-        with storage.open_read(path) as file, tarfile.open(fileobj=file, mode="r:") as opened:
+        with storage.open_read(path) as file, tar.open_tar(file) as opened:
             for member in opened:
                 key, extension = tar.parts_of(member, path)
                 if extension in members.setdefault(key, {}):
@@ -146,13 +146,11 @@ def _samples(path: str) -> list[Sample]:
                     content = opened.extractfile(member)
                     meta[key] = json.loads(content.read()) if content else None
                 end = tar.padded_end(member)
-            size = file.seek(0, 2)
+            tar.check_end(file, end, path)
     except tar.DamagedShard as error:
         raise UserError(str(error), ADVICE) from None
     except (tarfile.TarError, EOFError, ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from None
-    if size < end + tar.END_MARK:
-        raise _damaged(path, "it is cut short")
     for key, parts in members.items():
         if not isinstance(meta.get(key), dict):
             raise _damaged(path, f"{key} has no usable .json")

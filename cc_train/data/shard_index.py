@@ -17,7 +17,7 @@ from typing import Any
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import training_shards
-from cc_prep.formats.tar import END_MARK, DamagedShard, padded_end, parts_of
+from cc_prep.formats.tar import END_MARK, DamagedShard, check_end, open_tar, padded_end, parts_of
 from cc_prep.formats.training_shards import INDEX_META, TrainingSample
 from cc_prep.records import Facts
 from cc_prep.words import counted
@@ -275,7 +275,7 @@ def _scanned(path: str) -> list[Entry]:
     """Entries by reading a tar's headers and each sample's JSON."""
     rows: dict[str, dict[str, Any]] = {}
     try:
-        with storage.open_read(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        with storage.open_read(path) as file, open_tar(file) as tar:
             end, last = 0, ""
             for member in tar:
                 key, extension = parts_of(member, path)
@@ -293,8 +293,7 @@ def _scanned(path: str) -> list[Entry]:
                 last = key
                 end = padded_end(member)
                 rows[key]["bytes"] = end - rows[key]["offset"]
-            if file.seek(0, 2) < end + END_MARK:
-                raise UserError(f"{path}: is cut short", ADVICE)
+            check_end(file, end, path)
     except DamagedShard as error:
         raise UserError(str(error), ADVICE) from None
     except (tarfile.TarError, EOFError, ValueError, RecursionError) as error:
