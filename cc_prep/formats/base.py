@@ -17,7 +17,7 @@ from cc_prep.errors import first_line
 from cc_prep.formats.tar import DamagedShard, Written
 
 # Of each format by its name in the provenance; a folder of another version is refused.
-VERSIONS = {"cc-sequences": 4, "cc-scores": 2, "cc-training-shards": 4}
+VERSIONS = {"cc-sequences": 4, "cc-scores": 2, "cc-training-shards": 5}
 VERSIONS |= {"cc-changes": 1, "cc-region-features": 1, "cc-entities": 1}
 
 
@@ -53,12 +53,9 @@ def split_of(shard: str) -> str:
     return shard.rpartition("-")[0]
 
 
-def read_rows(
-    data: bytes, schema: pa.Schema | None, path: str, optional: Sequence[str] = ()
-) -> list[dict[str, Any]]:
+def read_rows(data: bytes, schema: pa.Schema | None, path: str) -> list[dict[str, Any]]:
     """The rows of a Parquet table, of any schema if None is given.
 
-    optional: columns of the schema that older tables lack; they are None there.
     Raises DamagedShard, which names `path`, for what is no such table.
     """
     # No threads of pyarrow's: one that lets go of Python's bytes while the interpreter ends aborts
@@ -66,9 +63,6 @@ def read_rows(
     try:
         table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
         if schema is not None:
-            for field in (schema.field(name) for name in optional):
-                if field.name not in table.column_names:
-                    table = table.append_column(field, pa.nulls(len(table), field.type))
             table = table.cast(schema)
         table_rows: list[dict[str, Any]] = table.to_pylist()
     except Exception as error:  # damage makes pyarrow raise nearly any type of its own and others

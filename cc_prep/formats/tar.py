@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Literal, TypeVar
 
+import google_crc32c
+
 from cc_prep import storage
 
 KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -31,15 +33,17 @@ class DamagedShard(Exception):
 
 @dataclass
 class Written:
-    """What a finished shard holds. spans: offset and bytes of each sample's members by its key.
+    """What a finished shard holds.
 
-    index: a row a sample, in order, for a format with an index.
+    spans: offset and bytes of each sample's members by its key. checksums: the CRC-32C of these
+    bytes, likewise. index: a row a sample, in order, for a format with an index.
     """
 
     samples: int = 0
     bytes: int = 0
     sha256: str = ""
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    checksums: dict[str, int] = field(default_factory=dict)
     index: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -75,23 +79,26 @@ class ShardWriter:
             fileobj=self._file, mode="w", format=tarfile.USTAR_FORMAT
         )
         self._spans: dict[str, tuple[int, int]] = {}
+        self._checksums: dict[str, int] = {}
 
     def add(self, key: str, members: Mapping[str, bytes]) -> None:
         """A sample: its members by extension, written in the order given."""
         assert KEY.fullmatch(key), key
         assert key not in self._spans, f"{key} twice"
-        start = self._file.count
+        start, self._file.checksum = self._file.count, 0
         for extension, data in members.items():
             member = tarfile.TarInfo(f"{key}.{extension}")
             member.size, member.mode, member.mtime = len(data), 0o644, 0
             self._tar.addfile(member, io.BytesIO(data))
         self._spans[key] = (start, self._file.count - start)
+        self._checksums[key] = self._file.checksum
 
     def close(self, written: Written) -> None:
         """Ends the tar, and notes in `written` what it holds."""
         self._tar.close()
         written.samples, written.bytes = len(self._spans), self._file.count
-        written.sha256, written.spans = self._file.digest.hexdigest(), self._spans
+        written.sha256 = self._file.digest.hexdigest()
+        written.spans, written.checksums = self._spans, self._checksums
 
 
 @contextmanager
@@ -215,6 +222,24 @@ def spans(path: str) -> dict[str, tuple[int, int]]:
     return ranges
 
 
+def checksum(data: bytes) -> int:
+    """The CRC-32C (Castagnoli) of some bytes."""
+    return int(google_crc32c.value(data))
+
+
+def checksums(path: str, spans: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    """The CRC-32C of each sample's bytes by its key.
+
+    spans: offset and bytes of the samples by their keys. Raises FileNotFoundError.
+    """
+    with storage.open_read(path) as file:
+        found = {}
+        for key, (offset, size) in spans.items():
+            file.seek(offset)
+            found[key] = checksum(file.read(size))
+    return found
+
+
 def parts_of(member: tarfile.TarInfo, path: str) -> tuple[str, str]:
     """Key and extension of a member. Raises DamagedShard for what has no place in a shard."""
     key, _, extension = member.name.partition(".")
@@ -251,10 +276,13 @@ class _CountedFile:
 
 
 class _HashingFile(io.RawIOBase):
-    """Passes writes on and digests them, so that a shard need not be read back."""
+    """Passes writes on and digests them, so that a shard need not be read back.
+
+    checksum: the CRC-32C of what was written since somebody set it to 0.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
-        self.file, self.digest, self.count = file, hashlib.sha256(), 0
+        self.file, self.digest, self.count, self.checksum = file, hashlib.sha256(), 0, 0
 
     def writable(self) -> bool:
         return True
@@ -265,5 +293,6 @@ class _HashingFile(io.RawIOBase):
     def write(self, data: bytes) -> int:  # type: ignore[override]
         self.file.write(data)
         self.digest.update(data)
+        self.checksum = google_crc32c.extend(self.checksum, data)
         self.count += len(data)
         return len(data)

@@ -10,7 +10,8 @@
 <key>.change.png     255 where `cc-prep changes` found a change, where it found one
 <key>.f00.jpg …      images of the keyframes, or of all frames, named by frame number
 
-`index.parquet` holds each sample's position, and the entries that a trainer needs of all samples.
+`index.parquet` holds each sample's position and the CRC-32C of its bytes, and the entries that a
+trainer needs of all samples.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ INDEX_SCHEMA = pa.schema(
         ("shard", pa.string()),
         ("offset", pa.int64()),
         ("bytes", pa.int64()),
+        ("crc32c", pa.uint32()),
         *INDEX_META,
     ]
 )
@@ -264,7 +266,13 @@ def write_shard(path: str) -> Iterator[tuple[IndexingWriter, tar.Written]]:
         indexing = IndexingWriter(writer)
         yield indexing, written
     written.index = [
-        {"key": key, "offset": offset, "bytes": size, **indexing.metas[key]}
+        {
+            "key": key,
+            "offset": offset,
+            "bytes": size,
+            "crc32c": written.checksums[key],
+            **indexing.metas[key],
+        }
         for key, (offset, size) in written.spans.items()
     ]
 
@@ -308,23 +316,36 @@ def write_index(folder: str, shards: Mapping[str, Sequence[Mapping[str, Any]]]) 
 def read_index(folder: str) -> list[dict[str, Any]]:
     """The rows of the index. Raises FileNotFoundError, and DamagedShard for no such table."""
     data = storage.read_bytes(storage.join(folder, INDEX))
-    return base.read_rows(data, INDEX_SCHEMA, INDEX, optional=(mask_members.CLASSES,))
+    return base.read_rows(data, INDEX_SCHEMA, INDEX)
 
 
 def lookup(folder: str, key: str) -> TrainingSample | None:
     """One sample by its key, through the index; None if it is not there. Raises DamagedShard."""
     for row in read_index(folder):
         if row["key"] == key:
-            path = storage.join(folder, FORMAT.file(row["shard"]))
-            return read_at(path, key, row["offset"], row["bytes"])
+            return read_row(folder, row)
     return None
 
 
-def read_at(path: str, key: str, offset: int, size: int) -> TrainingSample:
-    """The sample at a range of bytes of a shard. Raises DamagedShard."""
+def read_row(folder: str, row: Mapping[str, Any]) -> TrainingSample:
+    """The sample of a row of the folder's index. Raises DamagedShard and FileNotFoundError."""
+    path = storage.join(folder, FORMAT.file(row["shard"]))
+    return read_at(path, row["key"], row["offset"], row["bytes"], row["crc32c"])
+
+
+def read_at(
+    path: str, key: str, offset: int, size: int, checksum: int | None = None
+) -> TrainingSample:
+    """The sample at a range of bytes of a shard.
+
+    checksum: the CRC-32C that these bytes must have; None where it is not known, or not asked for.
+    Raises DamagedShard and FileNotFoundError.
+    """
     data = storage.read_range(path, offset, size)
     if len(data) != size:
         raise tar.DamagedShard(f"{path}: ends inside {key}")
+    if checksum is not None and tar.checksum(data) != checksum:
+        raise tar.DamagedShard(f"{path}: the bytes of {key} are not those that were written")
     samples = dict(tar.read_part(data, f"{path}[{key}]"))
     if samples.keys() != {key}:
         raise tar.DamagedShard(f"{path}: {key} is not where the index says")

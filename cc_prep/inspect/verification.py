@@ -303,21 +303,29 @@ def _index_faults(
         for row in rows
         if any(row[name] != value for name, value in index_metas.get(row["key"], {}).items())
     ]
-    return faults + _range_faults(folder, rows)
+    return faults + _position_faults(folder, rows)
 
 
-def _range_faults(folder: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Samples that are not where the index says: a training reads them by these ranges."""
-    ranges: dict[str, tuple[int, int]] = {}
-    damaged = set()
-    for name in sorted({row["shard"] for row in rows}):
+def _position_faults(folder: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Samples that are not where the index says, or are not the bytes whose CRC-32C it holds.
+
+    A training reads them by these positions, and compares these checksums.
+    """
+    faults = []
+    by_shard: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_shard.setdefault(row["shard"], []).append(row)
+    for name, of_shard in sorted(by_shard.items()):
+        path = storage.join(folder, training_shards.FORMAT.file(name))
         try:
-            path = storage.join(folder, training_shards.FORMAT.file(name))
-            ranges |= tar.spans(path)
+            spans = tar.spans(path)
+            checksums = tar.checksums(path, spans)
         except (tar.DamagedShard, FileNotFoundError):
-            damaged.add(name)  # which is reported already
-    return [
-        f"{training_shards.INDEX}: {row['key']} is not where its row says"
-        for row in rows
-        if row["shard"] not in damaged and (row["offset"], row["bytes"]) != ranges.get(row["key"])
-    ]
+            continue  # which is reported already
+        for row in of_shard:
+            key = row["key"]
+            if (row["offset"], row["bytes"]) != spans.get(key):
+                faults.append(f"{training_shards.INDEX}: {key} is not where its row says")
+            elif row["crc32c"] != checksums[key]:
+                faults.append(f"{training_shards.INDEX}: {key} has other bytes than its row says")
+    return faults

@@ -26,6 +26,7 @@ from cc_train.data.sequence_index import expand
 # Bytes of a sample of a renderer that surely hold its JSON, about 2,000 of them; and how many
 # samples are asked for at a time, which counts where each is a request to a store.
 JSON_READ, READERS = 16 * 1024, 16
+POSITION = ("key", "shard", "offset", "bytes", "crc32c")  # columns of each row of an index
 ADVICE = "Give shards that `cc-prep build` wrote, or rebuild them"
 NAMES = "If these are two data sets, build one under another name: cc-prep build … --set name=…"
 
@@ -35,6 +36,7 @@ class Entry:
     """A sample of a shard: its position, and the part of its JSON that the index holds.
 
     shard: the path or URL of the tar. offset, bytes: the range of the tar that its members take.
+    crc32c: the checksum of these bytes; None where it is not known, as without an index.
     height, width: of its frames, in px. tokenizer_sha256: digest of the VQGAN that made its tokens.
     mask_classes: names of the classes of its masks; empty if it has no mask. Any other key that the
     JSON lacks is None.
@@ -44,6 +46,7 @@ class Entry:
     shard: str
     offset: int
     bytes: int
+    crc32c: int | None = None
     dataset: str | None = None
     split: str | None = None
     id: str | None = None
@@ -72,8 +75,11 @@ class Entry:
         return {"key": self.key, **known, **lists}
 
     def read(self) -> TrainingSample:
-        """The sample, read from its shard. Raises DamagedShard and FileNotFoundError."""
-        return training_shards.read_at(self.shard, self.key, self.offset, self.bytes)
+        """The sample, read from its shard, its checksum compared where it is known.
+
+        Raises DamagedShard and FileNotFoundError.
+        """
+        return training_shards.read_at(self.shard, self.key, self.offset, self.bytes, self.crc32c)
 
 
 def read(patterns: Sequence[str]) -> list[Entry]:
@@ -234,7 +240,7 @@ def _entry(shard: str, row: Mapping[str, Any]) -> Entry:
     """The entry for a row of the index."""
     known = {name: row[name] for name, _ in INDEX_META}
     known |= {name: tuple(known[name] or ()) for name in ("captions", "mask_classes")}
-    return Entry(row["key"], shard, row["offset"], row["bytes"], **known)
+    return Entry(row["key"], shard, row["offset"], row["bytes"], row.get("crc32c"), **known)
 
 
 def _indexed(folder: str) -> dict[str, list[Entry]] | None:
@@ -246,7 +252,7 @@ def _indexed(folder: str) -> dict[str, list[Entry]] | None:
     except DamagedShard as error:
         raise UserError(f"{folder}: {error}", ADVICE) from None
     entries: dict[str, list[Entry]] = {}
-    if any(row[name] is None for row in rows for name in ("key", "shard", "offset", "bytes")):
+    if any(row[name] is None for row in rows for name in POSITION):
         raise UserError(f"{folder}: {training_shards.INDEX} has empty rows", ADVICE)
     for row in sorted(rows, key=lambda row: (row["shard"], row["offset"])):
         name = training_shards.FORMAT.file(row["shard"])
