@@ -19,7 +19,8 @@ class Done:
     pairs: number of pairs planned for it; each is a sample or a reject. input_digest: SHA-256 over
         its input, pairs or stored sequences. bytes, sha256: of its file. seconds: time that a
         worker took. index: a row for each sample, without the shard, for formats with an index.
-        gpu: model of the GPU that made it, empty on a CPU.
+        gpu: model of the GPU that made it, empty on a CPU. earlier_file_changed: whether samples of
+        an earlier file were to be kept and it had changed since, so that all pairs were made again.
     """
 
     shard: str
@@ -33,6 +34,7 @@ class Done:
     rejects: tuple[Reject, ...] = ()
     index: list[dict[str, Any]] = field(default_factory=list)
     gpu: str = ""
+    earlier_file_changed: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
