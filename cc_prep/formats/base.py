@@ -48,6 +48,16 @@ class ShardFormat:
         return f"{shard}.{self.extension}"
 
 
+def require_as_written(digests: Mapping[str, str]) -> None:
+    """Raises DamagedShard for a file that changed since it was written, and FileNotFoundError.
+
+    digests: the recorded SHA-256 of each file by its path.
+    """
+    for path, sha256 in digests.items():
+        if storage.sha256(path) != sha256:
+            raise DamagedShard(f"{path}: is not as it was written (another SHA-256)")
+
+
 def split_of(shard: str) -> str:
     """The split of a shard named `<split>-000000`."""
     return shard.rpartition("-")[0]
