@@ -28,7 +28,7 @@ from cc_prep.errors import (
     first_line,
 )
 from cc_prep.formats.base import ShardFormat
-from cc_prep.formats.rejects import Reject
+from cc_prep.formats.rejects import Reject, encodable
 from cc_prep.formats.tar import DamagedShard
 from pipelines.plan import ShardPlan
 from pipelines.regions.findings import ShardWithFindings
@@ -326,10 +326,10 @@ def _is_too_large(result: Sample | RejectedPair) -> bool:
 
 
 def _reject(pair: Item, shard: Shard, error: RejectedPair) -> Reject:
-    message = error.detail.replace("\x00", "")[:500]
+    message = encodable(error.detail.replace("\x00", ""))[:500]
     return Reject(
         key=pair.key,
-        id=pair.id,
+        id=encodable(pair.id),
         split=pair.split,
         kind=pair.kind,
         shard=shard.name,

@@ -303,6 +303,19 @@ def index_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
+def check_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ValueError for what are no rows of the index, without the shard, as `write_shard`
+    gives them.
+    """
+    names = set(INDEX_SCHEMA.names) - {"shard"}
+    for row in rows:
+        numbers = [row.get(name) for name in ("offset", "bytes", "crc32c")]
+        are_counts = all(type(number) is int and number >= 0 for number in numbers)
+        if row.keys() != names or not isinstance(row["key"], str) or not are_counts:
+            raise ValueError(f"{str(row)[:40]} is no row of {INDEX}")
+        index_meta(row)
+
+
 def write_index(folder: str, shards: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Writes the index from the rows of each shard by its name."""
     rows = [

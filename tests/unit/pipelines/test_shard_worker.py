@@ -36,7 +36,7 @@ def work(worker: ShardWorker, shard: ShardPlan) -> tuple[list[int], Done]:
     rows = {"shard": [json.dumps(shard.to_json())]}
     answer = worker(rows)
     assert answer["broken"] == [""]
-    done = Done.from_json(json.loads(answer["done"][0]))
+    done = Done.from_json(answer["done"][0])
     path = f"{worker.run_info.folder}/{shard.name}.tar"
     numbers = [json.loads(members["json"])["number"] for _, members in read_shard(path)]
     assert State(worker.run_info.folder).done()[shard.name] == done
