@@ -106,7 +106,7 @@ def planned(folder: str) -> list[str]:
     except FileNotFoundError:
         return []
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: damaged ({_reason(error)})", DAMAGED) from None
+        raise UserError(f"{path}: no provenance ({_reason(error)})", DAMAGED) from None
 
 
 def read(folder: str) -> dict[str, Any] | None:
@@ -142,7 +142,7 @@ def _reason(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
 
 
 def weights_at(record: dict[str, Any], name: str) -> str:

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import (
@@ -216,7 +214,7 @@ def _sequence_faults(key: str, members: dict[str, bytes], frames: int, codec: st
 
 def _score_faults(key: str, row: scores.Row, frames: int, codec: str) -> list[str]:
     try:
-        frame_scores = scores.decode({"key": key, **row})
+        scores.decode({"key": key, **row})
     except tar.DamagedShard as error:
         return [str(error)]
     faults = []
@@ -224,8 +222,6 @@ def _score_faults(key: str, row: scores.Row, frames: int, codec: str) -> list[st
         faults.append(f"{key}: {len(row['penalty'])} penalties for {frames} frames")
     if not all(0 <= frame < frames for frame in row["keyframes"]):
         faults.append(f"{key}: keyframes {row['keyframes']} of {frames} frames")
-    if not all(abs(value) < float("inf") for value in frame_scores.similarities().flat):
-        faults.append(f"{key}: a score is no number")
     return faults
 
 
@@ -244,10 +240,6 @@ def _training_faults(key: str, members: dict[str, bytes], frames: int, codec: st
     codes = sample.meta.get("codes", 0)
     if sample.tokens.size and (sample.tokens.min() < 0 or sample.tokens.max() >= codes):
         faults.append(f"{key}: a token is outside the codebook of {codes}")
-    features = sample.features
-    arrays = () if features is None else (features.values, features.mirrored)
-    if not all(array is None or np.isfinite(array).all() for array in arrays):
-        faults.append(f"{key}: a feature is no number")
     if list(members) != training_shards.ordered(members):
         faults.append(f"{key}: its members are not in their order")
     return faults

@@ -198,11 +198,30 @@ def test_masks_and_their_classes_belong_together(members: dict[str, bytes]) -> N
     assert len(verify(members)) == 1
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("name", ["features.npy", "mirrored.npy"])
-def test_verify_looks_into_features(name: str) -> None:
-    values = FEATURES.values.copy()
-    values[0, 0, 0, 0] = np.inf
-    assert verify(changed(name, npy(values)))[0] == "k: a feature is no number"
+def test_features_that_are_not_finite(name: str, dtype: type, value: float) -> None:
+    """Keeps away: a loss that is NaN from the first step on, and a `verify` that passes."""
+    values = FEATURES.values.astype(dtype)
+    members = {**changed("features.npy", npy(values)), "mirrored.npy": npy(values)}
+    members = {extension: members[extension] for extension in training_shards.ordered(members)}
+    assert verify(members) == []
+    values[0, 0, 0, 0] = value
+    [fault] = verify({**members, name: npy(values)})
+    assert fault.endswith("feature is no finite number")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e19])
+def test_scores_that_are_not_finite(value: float) -> None:
+    """Keeps away: keyframes that are drawn from NaN, which `verify` calls OK; and penalties, the
+    squares of scores, that are infinite.
+    """
+    scores = np.zeros((2, 1, 5), np.float32)
+    scores[1, 0, 4] = value
+    assert verify(changed("scores.npy", npy(scores))) == ["k: a score is no finite number"]
+    with pytest.raises(tar.DamagedShard, match="k: a score is no finite number"):
+        training_shards.decode("k", changed("scores.npy", npy(scores)))
 
 
 def verify(members: dict[str, bytes]) -> list[str]:
