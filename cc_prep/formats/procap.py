@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import h5py
 import numpy as np
 
-from cc_prep import storage
+from cc_prep import storage, strict_json
 from cc_prep.errors import Reason, RejectedPair, UserError, first_line
 from cc_prep.records import CHANGE, NO_CHANGE, FrameScores, are_scores
 
@@ -146,7 +146,7 @@ def read_scores(folder: str, names: Names) -> dict[str, Any]:
     """The JSON file's content. Raises UserError; FileNotFoundError where there is none."""
     path = Path(folder) / names.scores
     try:
-        by_id = json.loads(path.read_text(encoding="utf-8"))
+        by_id = strict_json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: {error}", "Fetch it again") from None
     if not isinstance(by_id, dict):

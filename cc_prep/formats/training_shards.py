@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cc_prep import npy, storage
+from cc_prep import npy, storage, strict_json
 from cc_prep.formats import base, changes, mask_members, tar
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.sequences import number_of, pair_meta
@@ -205,7 +205,7 @@ def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
     if "tokens.npy" not in members and "f01.png" in members:
         raise tar.DamagedShard(f"{key}: a sequence of `cc-prep interpolate`, not yet of `build`")
     try:
-        meta = json.loads(members["json"])
+        meta = strict_json.loads(members["json"])
         frames = meta["frames"]
         tokens = _array(members, "tokens.npy", (np.int16,), 3)
         scores = _array(members, "scores.npy", (np.float32,), 3)
@@ -255,7 +255,7 @@ class IndexingWriter:
         """A sample: its members by extension, `json` first."""
         assert next(iter(members)) == "json"
         self.writer.add(key, members)
-        self.metas[key] = index_meta(json.loads(members["json"]))
+        self.metas[key] = index_meta(strict_json.loads(members["json"]))
 
 
 @contextmanager

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cc_prep import storage
+from cc_prep import storage, strict_json
 from cc_prep.errors import UserError
 from cc_prep.formats import (
     changes,
@@ -91,7 +90,7 @@ def verify(
         problems = check(key, sample, frames, codec)
         if kind.indexed and not problems:
             try:
-                index_metas[key] = training_shards.index_meta(json.loads(sample["json"]))
+                index_metas[key] = training_shards.index_meta(strict_json.loads(sample["json"]))
             except ValueError as error:
                 return [f"{key}: {error}"]
         return problems

@@ -6,7 +6,6 @@ They are never fetched. A folder is known by its name and a digest of its files.
 from __future__ import annotations
 
 import hashlib
-import json
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from cc_prep import storage
+from cc_prep import storage, strict_json
 from cc_prep.device_errors import is_out_of_memory
 from cc_prep.errors import UserError, first_line
 from cc_prep.weights.registry import Located
@@ -35,7 +34,7 @@ def locate_folder(path: str, model_type: str) -> Located:
     """
     folder = Path(path).expanduser()
     try:
-        config = json.loads((folder / CONFIG).read_text("utf-8"))
+        config = strict_json.loads((folder / CONFIG).read_text("utf-8"))
         actual = config["model_type"]
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(

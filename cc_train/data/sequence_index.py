@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
-import json
 import re
 import tarfile
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from typing import Any
 import braceexpand
 import numpy as np
 
-from cc_prep import storage
+from cc_prep import storage, strict_json
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, tar
 from cc_prep.media import images
@@ -144,7 +143,7 @@ def _samples(path: str) -> list[Sample]:
                 members[key][extension] = (member.offset_data, member.size)
                 if extension == "json":
                     content = opened.extractfile(member)
-                    meta[key] = json.loads(content.read()) if content else None
+                    meta[key] = strict_json.loads(content.read()) if content else None
                 end = tar.padded_end(member)
             tar.check_end(file, end, path)
     except tar.DamagedShard as error:

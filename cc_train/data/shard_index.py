@@ -5,7 +5,6 @@ They are read from `index.parquet` if it is beside the shards, else from the tar
 
 from __future__ import annotations
 
-import json
 import tarfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from cc_prep import storage
+from cc_prep import storage, strict_json
 from cc_prep.errors import UserError
 from cc_prep.formats import training_shards
 from cc_prep.formats.tar import END_MARK, DamagedShard, check_end, open_tar, padded_end, parts_of
@@ -174,7 +173,7 @@ def _json_of(entry: Entry) -> dict[str, Any]:
         if len(data) < member.size:
             at = entry.offset + len(header) + len(data)
             data += storage.read_range(entry.shard, at, member.size - len(data))
-        meta = json.loads(data[: member.size])
+        meta = strict_json.loads(data[: member.size])
     except (tarfile.TarError, ValueError, RecursionError) as error:
         raise DamagedShard(f"{entry.shard}: {entry.key}: {error}") from None
     if not isinstance(meta, dict):
@@ -291,7 +290,7 @@ def _scanned(path: str) -> list[Entry]:
                     if extension != "json":
                         raise UserError(f"{path}: {member.name} comes before its .json", ADVICE)
                     content = tar.extractfile(member)
-                    meta = json.loads(content.read() if content else b"")
+                    meta = strict_json.loads(content.read() if content else b"")
                     if not isinstance(meta, dict):
                         raise ValueError(f"{key}: its .json is no object")
                     known = training_shards.index_meta(meta)

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from cc_prep import storage
+from cc_prep import storage, strict_json
 from cc_prep.errors import JobFailed, RejectedPair, UserError
 from cc_prep.media import images, video
 from cc_train.serve.captions import CaptionService
@@ -217,7 +217,7 @@ class Handler(BaseHTTPRequestHandler):
             raise _Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, most)
         length, self.unread = self.unread, 0
         try:
-            content = json.loads(self.rfile.read(length))
+            content = strict_json.loads(self.rfile.read(length))
         except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):

@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from cc_prep import storage
+from cc_prep import storage, strict_json
 from cc_prep.datasets.layouts import masks, split_file
 from cc_prep.errors import UserError, first_line
 from cc_prep.formats.tar import DamagedShard
@@ -226,7 +225,7 @@ def _captions(path: str, number: int, row: dict[str, Any]) -> tuple[str, ...]:
     remedy = "Use `caption` for a sentence, `captions` for a list of them"
     if isinstance(value, str):
         try:
-            value = json.loads(value) if value.strip() else None
+            value = strict_json.loads(value) if value.strip() else None
         except ValueError:
             value = ""
     if value is not None and not isinstance(value, (list, tuple)):
