@@ -76,7 +76,8 @@ def decode(row: Row) -> FrameScores:
         ]
     except (ValueError, TypeError):
         raise DamagedShard(f"{row.get('key')}: its scores are not captions × frames") from None
-    if not all(map(are_scores, (*of_captions, *of_images, np.array(row["penalty"], np.float64)))):
+    penalty = np.array(row["penalty"], np.float64)
+    if not all(are_scores(values) for values in (*of_captions, *of_images, penalty)):
         raise DamagedShard(f"{row.get('key')}: a score is no finite number")
     return FrameScores(tuple(row["captions"]), *of_captions, *of_images)
 
