@@ -4,7 +4,8 @@
 
 Nine frames of 224 px a pair in the reference's HDF5 (gzip, one data set a pair, read whole at
 random); the keyframe images and all tokens in our shards. The sequential reading is plain
-webdataset's, in the files' order, with the same decoding of JSON and arrays.
+webdataset's, in the files' order, with the same decoding of JSON and arrays. "unchecked" is the
+stream with `stream.verify_checksums=false`; both have their images decoded, as in a training.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import numpy as np
 import webdataset
 from lib.measuring import report, turns
 
-from cc_prep.formats import tar
+from cc_prep.formats import training_shards
 from cc_prep.formats.training_shards import TrainingSample, encode
 from cc_prep.records import FrameSequence, ImagePair
 from cc_prep.weights.registry import SHIPPED
@@ -54,11 +55,13 @@ def main(pairs: int, repeats: int) -> None:
         entries = shard_index.read([f"{folder}/*.tar"])
         stream = stream_of(entries, counted)
         pixels = stream_of(entries, decoded)
+        unchecked = stream_of(entries, decoded, verify_checksums=False)
         steps = pairs // BATCH
         seconds = turns(
             {
                 "stream": lambda: [stream(number) for number in range(steps)],
                 "pixels": lambda: [pixels(number) for number in range(steps)],
+                "unchecked": lambda: [unchecked(number) for number in range(steps)],
                 "sequential": lambda: in_a_row(sorted(map(str, folder.glob("*.tar")))),
                 "hdf5": lambda: random_access(folder / "videos.h5", pairs),
             },
@@ -67,18 +70,22 @@ def main(pairs: int, repeats: int) -> None:
         waits = {str(workers): waiting(folder, workers, repeats) for workers in (0, 1)}
     rates = {way: pairs / duration for way, duration in seconds.items()}
     share, ratio = rates["stream"] / rates["sequential"], rates["pixels"] / rates["hdf5"]
+    checked = rates["pixels"] / rates["unchecked"]
     print(f"stream {rates['stream']:.0f} samples/s, {share:.0%} of webdataset in a row, "
           f"decoding {rates['pixels']:.0f}, × {ratio:.1f} of HDF5")  # fmt: skip
+    print(f"with checksums compared: × {checked:.3f} of the samples a second without")
     for workers, wait in waits.items():
         print(f"a training with {workers} loader workers waits {wait:.0%} of its time for samples")
-    report("stream", {"pairs": pairs, **rates, "share": share, "ratio": ratio, "waits": waits})
+    figures = {"share": share, "ratio": ratio, "checked": checked, "waits": waits}
+    report("stream", {"pairs": pairs, **rates, **figures})
 
 
 def write(folder: Path, pairs: int) -> None:
-    """Pairs as training shards."""
+    """Pairs as training shards, with their index."""
+    index = {}
     for start in range(0, pairs, PER_SHARD):
-        path = folder / f"train-{start // PER_SHARD:06d}.tar"
-        with tar.write_shard(str(path)) as (writer, _):
+        name = f"train-{start // PER_SHARD:06d}"
+        with training_shards.write_shard(f"{folder}/{name}.tar") as (writer, written):
             for sequence, rng in drawn_sequences(range(start, min(start + PER_SHARD, pairs))):
                 tokens = rng.integers(0, 512, (FRAMES, 14, 14))
                 scores = rng.random((2, 1, FRAMES))
@@ -86,6 +93,8 @@ def write(folder: Path, pairs: int) -> None:
                     sequence, tokens, scores, [0, 3, 5, 8], quality=95, processing_meta=TOKENIZER
                 )
                 writer.add(sequence.pair.key, members)
+        index[name] = written.index
+    training_shards.write_index(str(folder), index)
 
 
 def write_hdf5(folder: Path, pairs: int) -> None:
@@ -114,11 +123,14 @@ def drawn_sequences(numbers: Iterable[int]) -> Iterator[tuple[FrameSequence, np.
         yield FrameSequence(pair, frames), rng
 
 
-def stream_of(entries: Sequence[Entry], make_batch: Callable[..., dict[str, object]]) -> Stream:
+def stream_of(
+    entries: Sequence[Entry],
+    make_batch: Callable[..., dict[str, object]],
+    verify_checksums: bool = True,
+) -> Stream:
     """The trainer's stream of these samples."""
-    return Stream(
-        entries, make_batch, batch_size=BATCH, seed=0, settings=StreamSettings(), ranks=Ranks()
-    )
+    settings = StreamSettings(verify_checksums=verify_checksums)
+    return Stream(entries, make_batch, batch_size=BATCH, seed=0, settings=settings, ranks=Ranks())
 
 
 def counted(samples: list[TrainingSample], rng: object) -> dict[str, object]:

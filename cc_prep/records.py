@@ -18,6 +18,7 @@ NO_CHANGE = "no_change"
 EMPTY_MASK = "#empty"  # in place of a mask image: nothing changed anywhere
 CHANGE_CLASS = ("change",)  # the classes of masks that say where and no more
 FACT_TYPES = ("none", "color", "material", "add", "drop", "move")
+MAX_SCORE = 1e18  # of a logit; CLIP's are below 100
 LONGEST_CAPTION = 10_000  # characters; the longest of the field's data sets has under 1,000
 LONGEST_NAME = 100  # bytes of a member's name in plain tar
 LONGEST_MEMBER = len(".mask_before.png")
@@ -259,6 +260,11 @@ class FrameScores:
         if visual or not self.captions:
             return np.stack((self.bef_inter_visual[None], self.inter_aft_visual[None]))
         return np.stack((self.bef_inter_sim, self.inter_aft_sim))
+
+
+def are_scores(values: np.ndarray) -> bool:
+    """Whether all values are finite, and their squares as float32 too, as penalties need."""
+    return bool((np.abs(values) <= MAX_SCORE).all())
 
 
 def _listed(value: Any) -> list[Any]:

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from cc_prep.errors import UserError
+from cc_prep import strict_json
+from cc_prep.errors import UserError, first_line
 
 ONE_A_LINE = 'Write one object on each line, such as {"before": "a.png", "after": "b.png"}'
 
@@ -53,9 +54,10 @@ def json_lines(text: str, path: str) -> Iterator[tuple[int, Any]]:
         if not line.strip():
             continue
         try:
-            yield number, json.loads(line)
+            yield number, strict_json.loads(line)
         except json.JSONDecodeError as error:
             what = f"not JSON ({error.msg} at column {error.colno})"
             raise UserError(f"{at_line(path, number)}: {what}", ONE_A_LINE) from None
-        except (ValueError, RecursionError):  # a number of 5,000 digits; 100,000 brackets
-            raise UserError(f"{at_line(path, number)}: not JSON", ONE_A_LINE) from None
+        except ValueError as error:  # a number of 5,000 digits; 100,000 brackets; a key twice
+            what = f"not JSON ({first_line(error)})"
+            raise UserError(f"{at_line(path, number)}: {what}", ONE_A_LINE) from None

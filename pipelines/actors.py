@@ -233,7 +233,7 @@ class Interpolate(StagedStep):
                 return DecodedPair(before, after, truth)
             height, width = size
             sizes = ImageSizes(before_size, after_size)
-            known_masks = masks.of_pair(self.manifest.root, pair, height, width, sizes)
+            known_masks = masks.of_pair(self.manifest.root, pair, height, width, sizes=sizes)
             return DecodedPair(before, after, truth, known_masks)
         except RejectedPair as error:
             return error

@@ -169,7 +169,7 @@ def run(
             for row in block.to_pylist():
                 if row["broken"]:
                     raise BrokenDevices(Device(**json.loads(row["broken"])))
-                yield Done.from_json(json.loads(row["done"]))
+                yield Done.from_json(row["done"])
     except BrokenDevices as error:
         _clear_frames(error)
         raise

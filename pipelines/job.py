@@ -249,6 +249,11 @@ def _run_workers(
         try:
             for done in engine.run(list(left.values()), spec.make_step, run_info, pool):
                 account.add(done)
+                if done.earlier_file_changed:
+                    console.print(
+                        f"{spec.format.file(done.shard)} was not as it was written (another "
+                        "SHA-256): nothing of it was kept, and all its pairs were made again"
+                    )
                 returned.add(done.shard)
                 left.pop(done.shard, None)
             break

@@ -23,8 +23,9 @@ from pipelines.state.journal import Done
 class ShardPlan:
     """A shard to make from pairs: one unit of work, one Ray Data block.
 
-    keep_existing: keep the samples in the shard's present file, and make only the others.
-        available: number of pairs of the split in the data, whatever --limit takes of them.
+    existing_sha256: if given, the samples in the shard's present file are kept and only the others
+        made, provided that the file has this SHA-256, which was recorded when it was written.
+    available: number of pairs of the split in the data, whatever --limit takes of them.
     """
 
     TYPE: ClassVar[str] = "plan"
@@ -32,7 +33,7 @@ class ShardPlan:
     split: str
     index: int
     pairs: tuple[ImagePair, ...]
-    keep_existing: bool = False
+    existing_sha256: str | None = None
     available: int = 0
 
     @property
@@ -55,8 +56,8 @@ class ShardPlan:
         """The part of the shard that is left to make; None if it is finished.
 
         A finished shard is left alone, unless its rejects are to be retried or the plan now has
-        more pairs for it (a larger --limit); then what its file holds is kept. Raises UserError
-        if it was made from other pairs.
+        more pairs for it (a larger --limit); then what its file holds is kept, if the file is as it
+        was written. Raises UserError if it was made from other pairs.
         """
         if done is None:
             return self
@@ -70,7 +71,7 @@ class ShardPlan:
                 "Give another --out, or interpolate again if the sequences are gone",
             )
         if done.pairs < len(self.pairs) or (retry_rejects and done.rejects):
-            return replace(self, keep_existing=True)
+            return replace(self, existing_sha256=done.sha256)
         return None
 
     def to_json(self) -> dict[str, Any]:
@@ -81,7 +82,7 @@ class ShardPlan:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ShardPlan:
         pairs = tuple(ImagePair.from_json(pair) for pair in value["pairs"])
-        return cls(value["split"], value["index"], pairs, value["keep_existing"])
+        return cls(value["split"], value["index"], pairs, value["existing_sha256"])
 
 
 def larger_already(shard: str, there: str, planned: int) -> UserError:

@@ -28,7 +28,7 @@ from cc_prep.errors import (
     first_line,
 )
 from cc_prep.formats.base import ShardFormat
-from cc_prep.formats.rejects import Reject
+from cc_prep.formats.rejects import Reject, encodable
 from cc_prep.formats.tar import DamagedShard
 from pipelines.plan import ShardPlan
 from pipelines.regions.findings import ShardWithFindings
@@ -115,9 +115,12 @@ class ShardWorker:
         if isinstance(planned, ShardPlan) and isinstance(step, Expecting):
             step.upcoming(planned.pairs)
         path = storage.join(self.run_info.folder, self.run_info.format.file(shard.name))
+        expected = shard.existing_sha256 if isinstance(shard, ShardPlan) else None
+        is_as_written = expected is not None and storage.sha256(path) == expected
+        existing = _ExistingSamples(self.run_info.format, path if is_as_written else None)
         rejects: list[Reject] = []
         with self.run_info.format.write(path) as (writer, written):
-            for pair, outcome in self._outcomes(shard, journal, path):
+            for pair, outcome in self._outcomes(shard, journal, existing):
                 if isinstance(outcome, RejectedPair):
                     rejects.append(_reject(pair, shard, outcome))
                     journal.rejected += 1
@@ -137,6 +140,7 @@ class ShardWorker:
             rejects=tuple(rejects),
             index=written.index,
             gpu=gpu_model() if self.run_info.device != "cpu" else "",
+            earlier_file_changed=expected is not None and not is_as_written,
         )
         self.state.write_done(done)
         return done
@@ -168,7 +172,7 @@ class ShardWorker:
         return self.run_info.device != "cpu" and device_errors.is_broken_device(error)
 
     def _outcomes(
-        self, shard: Shard, journal: Journal, path: str
+        self, shard: Shard, journal: Journal, existing: _ExistingSamples
     ) -> Iterator[tuple[Item, Sample | RejectedPair]]:
         """Every pair of the shard in order, each with its sample or its rejection."""
         pipeline = Pipeline(
@@ -179,7 +183,7 @@ class ShardWorker:
             self.pace,
         )
         try:
-            for span in self._spans(self._parts(shard, journal, path, pipeline)):
+            for span in self._spans(self._parts(shard, journal, existing, pipeline)):
                 if span[0].alone:
                     yield from pipeline.flush()
                 self._note(span, journal, pipeline)
@@ -214,11 +218,9 @@ class ShardWorker:
                 self.state.write_journal(journal)
 
     def _parts(
-        self, shard: Shard, journal: Journal, path: str, pipeline: Pipeline
+        self, shard: Shard, journal: Journal, existing: _ExistingSamples, pipeline: Pipeline
     ) -> Iterator[Part]:
         """The shard in order: batches, pairs that have crashed before, and pairs without work."""
-        keep = isinstance(shard, ShardPlan) and shard.keep_existing
-        existing = _ExistingSamples(self.run_info.format, path if keep else None)
         waiting: list[Item] = []
         for pair in pipeline.items(shard.items()):
             crashes = journal.crashes_of(pair.key)
@@ -324,10 +326,10 @@ def _is_too_large(result: Sample | RejectedPair) -> bool:
 
 
 def _reject(pair: Item, shard: Shard, error: RejectedPair) -> Reject:
-    message = error.message.replace("\x00", "")[:500]
+    message = encodable(error.message.replace("\x00", ""))[:500]
     return Reject(
         key=pair.key,
-        id=pair.id,
+        id=encodable(pair.id),
         split=pair.split,
         kind=pair.kind,
         shard=shard.name,

@@ -15,7 +15,7 @@ from rich.console import Console
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, rejects, scores, sequences
-from cc_prep.formats.base import ShardFormat, split_of
+from cc_prep.formats.base import ShardFormat, require_as_written, split_of
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.manifest import Manifest
 from pipelines.plan import larger_already
@@ -29,8 +29,8 @@ class ShardFromStored:
     """A shard to make from a finished one of an earlier job: the whole of it, or nothing.
 
     count: number of items to use, from the first. limited: whether it has more. input_digest:
-    SHA-256 over everything that decides the result's bytes. KIND: what messages call the items.
-    TYPE: see `to_json`.
+    SHA-256 over everything that decides the result's bytes. digests: the recorded SHA-256 of the
+    files that it is made from, by path. KIND: what messages call the items. TYPE: see `to_json`.
     """
 
     TYPE: ClassVar[str]
@@ -41,9 +41,10 @@ class ShardFromStored:
     count: int
     input_digest: str
     limited: bool = field(default=False, kw_only=True)
+    digests: dict[str, str] = field(default_factory=dict, kw_only=True)
 
     def items(self) -> Iterator[Item]:
-        """The items one by one. Raises DamagedShard."""
+        """The items one by one. Raises DamagedShard, also for a file of another digest."""
         raise NotImplementedError
 
     def digest(self) -> str:
@@ -109,6 +110,7 @@ class ShardFromSequences(ShardFromStored):
 
     def items(self) -> Iterator[StoredSequence]:
         """The sequences one by one, each with its scores. Raises DamagedShard."""
+        require_as_written(self.digests)
         rows = dict(scores.read_shard(self.scores)) if self.scores is not None else {}
         for sequence in itertools.islice(sequences.read(self.sequences), self.count):
             row = rows.get(sequence.key)
@@ -134,13 +136,18 @@ def plan_from_sequences(
     for split, name, count in in_splits(records, splits, limit):
         record = records[name]
         digest = digest_of(record["sha256"], count)
-        table = None
+        path, table = storage.join(folder, sequences.FORMAT.file(name)), None
+        digests = {path: record["sha256"]}
         if score_records is not None and score_folder is not None:
             table = storage.join(score_folder, scores.FORMAT.file(name))
             digest = _digest_with_scores(name, record, count, score_records, score_folder)
-        path = storage.join(folder, sequences.FORMAT.file(name))
+            digests[table] = score_records[name]["sha256"]
         limited = count < record["samples"]
-        shards.append(ShardFromSequences(split, name, count, digest, path, table, limited=limited))
+        shards.append(
+            ShardFromSequences(
+                split, name, count, digest, path, table, limited=limited, digests=digests
+            )
+        )
     if not shards:
         rejected = _rejected(records, splits)
         maker = sources.maker(provenance.read(folder) or {})

@@ -79,7 +79,7 @@ def without_ray() -> Iterator[None]:
         worker = ShardWorker(make_step, run_info)
         for shard in shards:
             [row] = worker({"shard": [json.dumps(shard.to_json())]})["done"]
-            yield Done.from_json(json.loads(row))
+            yield Done.from_json(row)
 
     replaced = {"start": lambda: (Resources(2, 0),), "stop": lambda: None, "run": run}
     originals = {name: getattr(engine, name) for name in replaced}

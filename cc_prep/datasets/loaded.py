@@ -75,10 +75,10 @@ class LoadedPairs(Sequence[LoadedPair]):
         sizes = masks.ImageSizes(*(pixels.shape[:2] for pixels in stored))
         before, after = (_writable(images.resize(pixels, self.size)) for pixels in stored)
         height, width = before.shape[:2]
-        known_masks = masks.of_pair(self.root, record, height, width, sizes)
+        known_masks = masks.of_pair(self.root, record, height, width, sizes=sizes)
         if after.shape != before.shape:
             height, width = after.shape[:2]
-            of_after = masks.of_pair(self.root, record, height, width, sizes)
+            of_after = masks.of_pair(self.root, record, height, width, sizes=sizes)
             known_masks = known_masks._replace(after=of_after.after)
         return LoadedPair(
             record, before, after, *(None if m is None else _writable(m) for m in known_masks)

@@ -17,8 +17,14 @@ from cc_prep.errors import first_line
 from cc_prep.formats.tar import DamagedShard, Written
 
 # Of each format by its name in the provenance; a folder of another version is refused.
-VERSIONS = {"cc-sequences": 4, "cc-scores": 2, "cc-training-shards": 4}
+VERSIONS = {"cc-sequences": 4, "cc-scores": 2, "cc-training-shards": 5}
 VERSIONS |= {"cc-changes": 1, "cc-region-features": 1, "cc-entities": 1}
+
+
+# Of memory, for the rows of a table as Python's objects: an index of a million samples takes half.
+MAX_TABLE_BYTES = 4 << 30
+ROW_BYTES, VALUE_BYTES = 200, 64  # of a dict, and of a value in it besides its text
+GROUP_ROWS = 1 << 14  # of a group of rows as we write it: small ones are read in large parts
 
 
 @dataclass(frozen=True)
@@ -48,27 +54,35 @@ class ShardFormat:
         return f"{shard}.{self.extension}"
 
 
+def require_as_written(digests: Mapping[str, str]) -> None:
+    """Raises DamagedShard for a file that changed since it was written, and FileNotFoundError.
+
+    digests: the recorded SHA-256 of each file by its path.
+    """
+    for path, sha256 in digests.items():
+        if storage.sha256(path) != sha256:
+            raise DamagedShard(f"{path}: is not as it was written (another SHA-256)")
+
+
 def split_of(shard: str) -> str:
     """The split of a shard named `<split>-000000`."""
     return shard.rpartition("-")[0]
 
 
-def read_rows(
-    data: bytes, schema: pa.Schema | None, path: str, optional: Sequence[str] = ()
-) -> list[dict[str, Any]]:
+def read_rows(data: bytes, schema: pa.Schema | None, path: str) -> list[dict[str, Any]]:
     """The rows of a Parquet table, of any schema if None is given.
 
-    optional: columns of the schema that older tables lack; they are None there.
-    Raises DamagedShard, which names `path`, for what is no such table.
+    Raises DamagedShard, which names `path`, for what is no such table, and for one whose rows
+    would take more than MAX_TABLE_BYTES of memory.
     """
     # No threads of pyarrow's: one that lets go of Python's bytes while the interpreter ends aborts
     # the process (seen once in 200 reads). So neither read_table, which prefetches.
     try:
-        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+        table = _bounded(pq.ParquetFile(pa.BufferReader(data)))
         if schema is not None:
-            for field in (schema.field(name) for name in optional):
-                if field.name not in table.column_names:
-                    table = table.append_column(field, pa.nulls(len(table), field.type))
+            missing = [name for name in schema.names if name not in table.column_names]
+            if missing:
+                raise ValueError(f"lacks the column {missing[0]}")
             table = table.cast(schema)
         table_rows: list[dict[str, Any]] = table.to_pylist()
     except Exception as error:  # damage makes pyarrow raise nearly any type of its own and others
@@ -76,10 +90,39 @@ def read_rows(
     return table_rows
 
 
+def _bounded(file: pq.ParquetFile) -> pa.Table:
+    """The table of a file, read in parts. Raises ValueError for one that is too large.
+
+    A few kilobytes may stand for millions of equal rows. The metadata tell how many there are, but
+    not how long their texts are, since a text of a dictionary is stored once.
+    """
+    metadata = file.metadata
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    columns = range(metadata.num_columns)
+    values = sum(group.column(number).num_values for group in groups for number in columns)
+    left = MAX_TABLE_BYTES - metadata.num_rows * ROW_BYTES - values * VALUE_BYTES
+    parts: list[pa.RecordBatch] = []
+    for number, group in enumerate(groups):
+        # A text is at most as long as all that its group stores: so many rows fit surely.
+        rows = min(GROUP_ROWS, left // max(1, group.total_byte_size))
+        if rows > 0:
+            for part in file.iter_batches(rows, [number], use_threads=False):
+                left -= part.nbytes
+                if left <= 0:
+                    break
+                parts.append(part)
+        if rows <= 0 or left <= 0:
+            raise ValueError(
+                f"its {metadata.num_rows:,} rows of {values:,} values would take more than "
+                f"{MAX_TABLE_BYTES >> 30} GiB of memory"
+            )
+    return pa.Table.from_batches(parts, file.schema_arrow)
+
+
 def write_rows(path: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bytes:
     """Writes a Parquet table, and returns its bytes; the same rows give the same bytes."""
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema), buffer)
+    pq.write_table(pa.Table.from_pylist(rows, schema), buffer, row_group_size=GROUP_ROWS)
     data = buffer.getvalue()
     storage.write_bytes(path, data)
     return data

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from cc_prep import strict_json
 from cc_prep.formats import tar
 from cc_prep.formats.base import ShardFormat
 from cc_prep.media import images
@@ -112,7 +113,7 @@ def encode(ids: Mapping[str, str], change: FoundChange) -> dict[str, bytes]:
 def decode(key: str, members: Mapping[str, bytes]) -> StoredChange:
     """A sample from its members. Raises DamagedShard for any that is not what it should be."""
     try:
-        meta = json.loads(members[JSON])
+        meta = strict_json.loads(members[JSON])
         height, width, method, capped = (
             meta[name] for name in ("height", "width", "method", "capped")
         )

@@ -22,7 +22,7 @@ import numpy as np
 
 from cc_prep import storage
 from cc_prep.errors import Reason, RejectedPair, UserError, first_line
-from cc_prep.records import CHANGE, NO_CHANGE, FrameScores
+from cc_prep.records import CHANGE, NO_CHANGE, FrameScores, are_scores
 
 CLEVR_LAYOUT = "clevr_change"
 KNOWN_LAYOUTS = (CLEVR_LAYOUT, "spot_the_diff", "image_editing")
@@ -169,7 +169,8 @@ def scores_of(
         entry = entry.get(part)
     nothing = np.zeros(0, np.float32)
     try:
-        rows = [np.array(entry[name], np.float32) for name in MATRICES]  # type: ignore[index]
+        with np.errstate(over="ignore"):  # 1e300 is infinite, which is refused below
+            rows = [np.array(entry[name], np.float32) for name in MATRICES]  # type: ignore[index]
     except (KeyError, TypeError, ValueError):
         raise RejectedPair(
             Reason.UNREADABLE_SEQUENCE, f"{names.scores} has no matrices of {key}"
@@ -181,6 +182,10 @@ def scores_of(
             Reason.UNREADABLE_SEQUENCE,
             f"{names.scores}: {key} has {rows[0].shape}, not {len(captions)} captions × "
             f"{frames} frames",
+        )
+    if not all(map(are_scores, rows)):
+        raise RejectedPair(
+            Reason.UNREADABLE_SEQUENCE, f"{names.scores}: {key}: a score is no finite number"
         )
     return FrameScores(captions, rows[0], rows[1], nothing, nothing)
 

@@ -16,7 +16,9 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterable
 from importlib import metadata
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from cc_prep import storage
 from cc_prep.errors import UserError
@@ -34,6 +36,41 @@ PACKAGES = (
     "av",
 )
 OPTIONAL = ("decord", "av")  # one of them reads videos
+# A job compares its settings with those in this file before it adds to what is there.
+DAMAGED = (
+    "Restore it from a copy. Without one, remove the folder and run its job again: nothing else "
+    "says with which settings its shards were made"
+)
+
+
+# A name is a part of a path, so it may lead nowhere else.
+ShardName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
+
+
+class _Shard(BaseModel):
+    """What a provenance says of a shard."""
+
+    model_config = ConfigDict(strict=True)
+
+    samples: NonNegativeInt = 0
+    rejected: NonNegativeInt = 0
+    bytes: NonNegativeInt = 0
+    sha256: str = ""
+    input_digest: str = ""
+    gpu: str = ""
+
+
+class _Record(BaseModel):
+    """The keys of a provenance that this package reads, each of which may be missing."""
+
+    model_config = ConfigDict(strict=True)
+
+    settings: dict[str, Any] = {}
+    weights: dict[str, str] = {}
+    weight_files: dict[str, str] = {}
+    complete: bool = False
+    planned: dict[ShardName, NonNegativeInt] = {}
+    shards: dict[ShardName, _Shard] = {}
 
 
 def software() -> dict[str, str]:
@@ -65,11 +102,11 @@ def planned(folder: str) -> list[str]:
     path = storage.join(folder, FILE)
     try:
         record = storage.read_json(path)
-        return sorted(record.get("planned", {}))
+        return sorted(_Record.model_validate(record).planned)
     except FileNotFoundError:
         return []
-    except (ValueError, RecursionError, AttributeError, TypeError) as error:
-        raise UserError(f"{path}: no provenance ({error})", "Restore it, or start again") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: no provenance ({_reason(error)})", DAMAGED) from None
 
 
 def read(folder: str) -> dict[str, Any] | None:
@@ -79,11 +116,11 @@ def read(folder: str) -> dict[str, Any] | None:
     """
     path = storage.join(folder, FILE)
     try:
-        record = storage.read_json(path)
+        record: Any = storage.read_json(path)
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON ({error})", "Restore it, or start again") from None
+        raise UserError(f"{path}: not JSON ({error})", DAMAGED) from None
     if not isinstance(record, dict) or not isinstance(record.get("settings"), dict):
         raise UserError(f"{path}: no provenance of ours", "Give a folder that cc-prep wrote")
     name, version = record.get("format"), record.get("format_version")
@@ -94,7 +131,18 @@ def read(folder: str) -> dict[str, Any] | None:
             f"{path}: {name} of version {version}, and this package reads {VERSIONS[name]}",
             "Run the command again with another --out",
         )
-    return record
+    try:
+        _Record.model_validate(record)
+    except ValidationError as error:
+        raise UserError(f"{path}: damaged ({_reason(error)})", DAMAGED) from None
+    return dict(record)
+
+
+def _reason(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
 
 
 def weights_at(record: dict[str, Any], name: str) -> str:

@@ -18,7 +18,7 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Reject:
-    """One rejected pair: which, in which shard it belongs, why."""
+    """One rejected pair: which, in which shard it belongs, why. Its texts are `encodable`."""
 
     key: str
     id: str
@@ -30,18 +30,13 @@ class Reject:
 
 
 def write(folder: str, rejects: Iterable[Reject]) -> None:
-    """Writes the table, sorted by shard and key; the same rows give the same bytes.
-
-    What is no UTF-8, as in the path of a file with such a name, is written as `\\udce9`.
-    """
-    rows = sorted(
-        ({name: _encodable(text) for name, text in asdict(reject).items()} for reject in rejects),
-        key=lambda row: (row["shard"], row["key"]),
-    )
+    """Writes the table, sorted by shard and key; the same rows give the same bytes."""
+    rows = sorted(map(asdict, rejects), key=lambda row: (row["shard"], row["key"]))
     base.write_rows(storage.join(folder, FILE), rows, SCHEMA)
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
+    """A text with what is no UTF-8, as in the path of a file with such a name, as `\\udce9`."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from cc_prep.formats import base
 from cc_prep.formats.base import ShardFormat, TableWriter
 from cc_prep.formats.tar import DamagedShard, Written
-from cc_prep.records import FrameScores
+from cc_prep.records import FrameScores, are_scores
 
 _FRAMES = pa.list_(pa.float32())
 SCHEMA = pa.schema(
@@ -60,7 +60,9 @@ def encode(
 
 
 def decode(row: Row) -> FrameScores:
-    """The scores of a row. Raises DamagedShard where its lists don't fit together."""
+    """The scores of a row. Raises DamagedShard where its lists don't fit together, or one of
+    them is no finite number.
+    """
     try:
         frames = len(row["penalty"])
         shape = (len(row["captions"]), frames)
@@ -74,6 +76,10 @@ def decode(row: Row) -> FrameScores:
         ]
     except (ValueError, TypeError):
         raise DamagedShard(f"{row.get('key')}: its scores are not captions × frames") from None
+    penalty = np.array(row["penalty"], np.float64)
+    arrays: list[np.ndarray] = [*of_captions, *of_images, penalty]
+    if not all(map(are_scores, arrays)):
+        raise DamagedShard(f"{row.get('key')}: a score is no finite number")
     return FrameScores(tuple(row["captions"]), *of_captions, *of_images)
 
 

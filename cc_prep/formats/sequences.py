@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from cc_prep import strict_json
 from cc_prep.formats import mask_members, tar
 from cc_prep.formats.base import ShardFormat
 from cc_prep.media import images
@@ -164,7 +165,7 @@ def decode(key: str, members: Mapping[str, bytes]) -> StoredSequence:
     """A sample from its members. Raises DamagedShard where its JSON does not describe one."""
     files = dict(members)
     try:
-        meta = json.loads(files.pop("json"))
+        meta = strict_json.loads(files.pop("json"))
         count = meta["frames"]
         is_known_codec = meta["codec"] in CODECS
     except (KeyError, ValueError, TypeError, RecursionError):

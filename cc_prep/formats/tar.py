@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Literal, TypeVar
 
+import google_crc32c
+
 from cc_prep import storage
 
 KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -31,16 +33,41 @@ class DamagedShard(Exception):
 
 @dataclass
 class Written:
-    """What a finished shard holds. spans: offset and bytes of each sample's members by its key.
+    """What a finished shard holds.
 
-    index: a row a sample, in order, for a format with an index.
+    spans: offset and bytes of each sample's members by its key. checksums: the CRC-32C of these
+    bytes, likewise. index: a row a sample, in order, for a format with an index.
     """
 
     samples: int = 0
     bytes: int = 0
     sha256: str = ""
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    checksums: dict[str, int] = field(default_factory=dict)
     index: list[dict[str, Any]] = field(default_factory=list)
+
+
+class _CheckedHeader(tarfile.TarInfo):
+    """The header of a member. One with a wrong checksum is damage.
+
+    Python's reader takes any such header but the first for the end of the tar, and leaves out
+    everything behind it without a word.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _CheckedHeader:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.InvalidHeaderError as error:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(f"the header of a member is damaged ({error})") from None
+
+
+def open_tar(file: BinaryIO, mode: Literal["r:", "r|"] = "r:") -> tarfile.TarFile:
+    """A tar for reading its members in order. mode: `r|` for a file that cannot seek.
+
+    Opening and reading it raise tarfile.TarError, EOFError and ValueError for damage.
+    """
+    return tarfile.open(fileobj=file, mode=mode, tarinfo=_CheckedHeader, errorlevel=2)
 
 
 class ShardWriter:
@@ -52,23 +79,26 @@ class ShardWriter:
             fileobj=self._file, mode="w", format=tarfile.USTAR_FORMAT
         )
         self._spans: dict[str, tuple[int, int]] = {}
+        self._checksums: dict[str, int] = {}
 
     def add(self, key: str, members: Mapping[str, bytes]) -> None:
         """A sample: its members by extension, written in the order given."""
         assert KEY.fullmatch(key), key
         assert key not in self._spans, f"{key} twice"
-        start = self._file.count
+        start, self._file.checksum = self._file.count, 0
         for extension, data in members.items():
             member = tarfile.TarInfo(f"{key}.{extension}")
             member.size, member.mode, member.mtime = len(data), 0o644, 0
             self._tar.addfile(member, io.BytesIO(data))
         self._spans[key] = (start, self._file.count - start)
+        self._checksums[key] = self._file.checksum
 
     def close(self, written: Written) -> None:
         """Ends the tar, and notes in `written` what it holds."""
         self._tar.close()
         written.samples, written.bytes = len(self._spans), self._file.count
-        written.sha256, written.spans = self._file.digest.hexdigest(), self._spans
+        written.sha256 = self._file.digest.hexdigest()
+        written.spans, written.checksums = self._spans, self._checksums
 
 
 @contextmanager
@@ -122,7 +152,7 @@ def read_members(file: BinaryIO, path: str) -> Generator[tuple[str, dict[str, by
     try:
         # What is in memory already is not streamed, which costs a copy of each block.
         mode: Literal["r:", "r|"] = "r:" if isinstance(file, io.BytesIO) else "r|"
-        with tarfile.open(fileobj=file, mode=mode, errorlevel=2) as tar:
+        with open_tar(file, mode) as tar:
             for member in tar:
                 name, extension = parts_of(member, path)
                 if name != key:
@@ -147,6 +177,29 @@ def read_members(file: BinaryIO, path: str) -> Generator[tuple[str, dict[str, by
     return end
 
 
+def read_part(data: bytes, path: str) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """The samples of a part of a shard that holds whole samples and nothing else, as `read_shard`.
+
+    Raises DamagedShard, after the samples, if they do not fill the part.
+    """
+    end = yield from read_members(io.BytesIO(data), path)
+    if end != len(data):
+        raise DamagedShard(f"{path}: {len(data) - end:,} bytes belong to no member")
+
+
+def check_end(file: BinaryIO, end: int, path: str) -> None:
+    """Raises DamagedShard unless zeros alone, at least the end mark, are behind the last member.
+
+    file: one that can seek. end: the offset behind the last member.
+    """
+    if file.seek(0, io.SEEK_END) < end + END_MARK:
+        raise DamagedShard(f"{path}: is cut short")
+    file.seek(end)
+    while part := file.read(1 << 20):
+        if part.strip(b"\0"):
+            raise DamagedShard(f"{path}: goes on behind its end")
+
+
 def padded_end(member: tarfile.TarInfo) -> int:
     """The offset behind a member, which fills whole blocks."""
     return member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
@@ -159,7 +212,7 @@ def spans(path: str) -> dict[str, tuple[int, int]]:
     """
     ranges: dict[str, tuple[int, int]] = {}
     try:
-        with storage.open_read(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        with storage.open_read(path) as file, open_tar(file) as tar:
             for member in tar:
                 key, _ = parts_of(member, path)
                 start, _ = ranges.get(key, (member.offset, 0))
@@ -167,6 +220,24 @@ def spans(path: str) -> dict[str, tuple[int, int]]:
     except (tarfile.TarError, EOFError, ValueError) as error:
         raise DamagedShard(f"{path}: {error}") from None
     return ranges
+
+
+def checksum(data: bytes) -> int:
+    """The CRC-32C (Castagnoli) of some bytes."""
+    return int(google_crc32c.value(data))
+
+
+def checksums(path: str, spans: Mapping[str, tuple[int, int]]) -> dict[str, int]:
+    """The CRC-32C of each sample's bytes by its key.
+
+    spans: offset and bytes of the samples by their keys. Raises FileNotFoundError.
+    """
+    with storage.open_read(path) as file:
+        found = {}
+        for key, (offset, size) in spans.items():
+            file.seek(offset)
+            found[key] = checksum(file.read(size))
+    return found
 
 
 def parts_of(member: tarfile.TarInfo, path: str) -> tuple[str, str]:
@@ -205,10 +276,13 @@ class _CountedFile:
 
 
 class _HashingFile(io.RawIOBase):
-    """Passes writes on and digests them, so that a shard need not be read back."""
+    """Passes writes on and digests them, so that a shard need not be read back.
+
+    checksum: the CRC-32C of what was written since somebody set it to 0.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
-        self.file, self.digest, self.count = file, hashlib.sha256(), 0
+        self.file, self.digest, self.count, self.checksum = file, hashlib.sha256(), 0, 0
 
     def writable(self) -> bool:
         return True
@@ -219,5 +293,6 @@ class _HashingFile(io.RawIOBase):
     def write(self, data: bytes) -> int:  # type: ignore[override]
         self.file.write(data)
         self.digest.update(data)
+        self.checksum = google_crc32c.extend(self.checksum, data)
         self.count += len(data)
         return len(data)

@@ -10,7 +10,8 @@
 <key>.change.png     255 where `cc-prep changes` found a change, where it found one
 <key>.f00.jpg …      images of the keyframes, or of all frames, named by frame number
 
-`index.parquet` holds each sample's position, and the entries that a trainer needs of all samples.
+`index.parquet` holds each sample's position and the CRC-32C of its bytes, and the entries that a
+trainer needs of all samples.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cc_prep import npy, storage
+from cc_prep import npy, storage, strict_json
 from cc_prep.formats import base, changes, mask_members, tar
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.sequences import number_of, pair_meta
 from cc_prep.media import images
-from cc_prep.records import FrameSequence
+from cc_prep.records import FrameSequence, are_scores
 
 INDEX = "index.parquet"
 # What the index takes over of a sample's JSON.
@@ -58,6 +59,7 @@ INDEX_SCHEMA = pa.schema(
         ("shard", pa.string()),
         ("offset", pa.int64()),
         ("bytes", pa.int64()),
+        ("crc32c", pa.uint32()),
         *INDEX_META,
     ]
 )
@@ -203,7 +205,7 @@ def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
     if "tokens.npy" not in members and "f01.png" in members:
         raise tar.DamagedShard(f"{key}: a sequence of `cc-prep interpolate`, not yet of `build`")
     try:
-        meta = json.loads(members["json"])
+        meta = strict_json.loads(members["json"])
         frames = meta["frames"]
         tokens = _array(members, "tokens.npy", (np.int16,), 3)
         scores = _array(members, "scores.npy", (np.float32,), 3)
@@ -214,6 +216,8 @@ def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
         raise tar.DamagedShard(f"{key}: tokens are {tokens.shape} for {frames} frames")
     if scores.shape[::2] != (2, frames):
         raise tar.DamagedShard(f"{key}: scores are {scores.shape} for {frames} frames")
+    if not are_scores(scores):
+        raise tar.DamagedShard(f"{key}: a score is no finite number")
     pictures = {
         number: data
         for name, data in members.items()
@@ -251,7 +255,7 @@ class IndexingWriter:
         """A sample: its members by extension, `json` first."""
         assert next(iter(members)) == "json"
         self.writer.add(key, members)
-        self.metas[key] = index_meta(json.loads(members["json"]))
+        self.metas[key] = index_meta(strict_json.loads(members["json"]))
 
 
 @contextmanager
@@ -264,7 +268,13 @@ def write_shard(path: str) -> Iterator[tuple[IndexingWriter, tar.Written]]:
         indexing = IndexingWriter(writer)
         yield indexing, written
     written.index = [
-        {"key": key, "offset": offset, "bytes": size, **indexing.metas[key]}
+        {
+            "key": key,
+            "offset": offset,
+            "bytes": size,
+            "crc32c": written.checksums[key],
+            **indexing.metas[key],
+        }
         for key, (offset, size) in written.spans.items()
     ]
 
@@ -295,6 +305,19 @@ def index_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
+def check_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ValueError for what are no rows of the index, without the shard, as `write_shard`
+    gives them.
+    """
+    names = set(INDEX_SCHEMA.names) - {"shard"}
+    for row in rows:
+        numbers = [row.get(name) for name in ("offset", "bytes", "crc32c")]
+        are_counts = all(type(number) is int and number >= 0 for number in numbers)
+        if row.keys() != names or not isinstance(row["key"], str) or not are_counts:
+            raise ValueError(f"{str(row)[:40]} is no row of {INDEX}")
+        index_meta(row)
+
+
 def write_index(folder: str, shards: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Writes the index from the rows of each shard by its name."""
     rows = [
@@ -308,28 +331,43 @@ def write_index(folder: str, shards: Mapping[str, Sequence[Mapping[str, Any]]]) 
 def read_index(folder: str) -> list[dict[str, Any]]:
     """The rows of the index. Raises FileNotFoundError, and DamagedShard for no such table."""
     data = storage.read_bytes(storage.join(folder, INDEX))
-    return base.read_rows(data, INDEX_SCHEMA, INDEX, optional=(mask_members.CLASSES,))
+    return base.read_rows(data, INDEX_SCHEMA, INDEX)
 
 
 def lookup(folder: str, key: str) -> TrainingSample | None:
     """One sample by its key, through the index; None if it is not there. Raises DamagedShard."""
     for row in read_index(folder):
         if row["key"] == key:
-            path = storage.join(folder, FORMAT.file(row["shard"]))
-            return read_at(path, key, row["offset"], row["bytes"])
+            return read_row(folder, row)
     return None
 
 
-def read_at(path: str, key: str, offset: int, size: int) -> TrainingSample:
-    """The sample at a range of bytes of a shard. Raises DamagedShard."""
+def read_row(folder: str, row: Mapping[str, Any]) -> TrainingSample:
+    """The sample of a row of the folder's index. Raises DamagedShard and FileNotFoundError."""
+    path = storage.join(folder, FORMAT.file(row["shard"]))
+    return read_at(path, row["key"], row["offset"], row["bytes"], row["crc32c"])
+
+
+def read_at(
+    path: str, key: str, offset: int, size: int, checksum: int | None = None
+) -> TrainingSample:
+    """The sample at a range of bytes of a shard.
+
+    checksum: the CRC-32C that these bytes must have; None where it is not known, or not asked for.
+    Raises DamagedShard and FileNotFoundError.
+    """
     data = storage.read_range(path, offset, size)
-    for sample_key, members in tar.read_members(io.BytesIO(data), f"{path}[{key}]"):
-        if sample_key == key:
-            try:
-                return decode(key, members)
-            except tar.DamagedShard as error:
-                raise tar.DamagedShard(f"{path}: {error}") from None
-    raise tar.DamagedShard(f"{path}: {key} is not where the index says")
+    if len(data) != size:
+        raise tar.DamagedShard(f"{path}: ends inside {key}")
+    if checksum is not None and tar.checksum(data) != checksum:
+        raise tar.DamagedShard(f"{path}: the bytes of {key} are not those that were written")
+    samples = dict(tar.read_part(data, f"{path}[{key}]"))
+    if samples.keys() != {key}:
+        raise tar.DamagedShard(f"{path}: {key} is not where the index says")
+    try:
+        return decode(key, samples[key])
+    except tar.DamagedShard as error:
+        raise tar.DamagedShard(f"{path}: {error}") from None
 
 
 def _features(meta: Mapping[str, Any], members: Mapping[str, bytes]) -> Features | None:
@@ -348,6 +386,8 @@ def _features(meta: Mapping[str, Any], members: Mapping[str, bytes]) -> Features
     if not frames or frames[0] < 0 or frames[-1] >= meta["frames"]:
         raise ValueError(f"features of the frames {str(frames)[:40]} of {meta['frames']}")
     values = _array(members, "features.npy", (np.float16, np.float32), 4)
+    if not _is_finite(values):
+        raise ValueError("a feature is no finite number")
     if len(values) != len(frames) or not values.size:
         raise ValueError(f"features are {values.shape} for {len(frames)} frames")
     if "mirrored.npy" not in members:
@@ -355,6 +395,8 @@ def _features(meta: Mapping[str, Any], members: Mapping[str, bytes]) -> Features
     mirrored = _array(members, "mirrored.npy", (values.dtype.type,), 4)
     if mirrored.shape != values.shape:
         raise ValueError(f"mirrored features are {mirrored.shape}, not {values.shape}")
+    if not _is_finite(mirrored):
+        raise ValueError("a mirrored feature is no finite number")
     return Features(backbone, sha256, tuple(frames), values, mirrored)
 
 
@@ -371,6 +413,17 @@ def _array(
         types = " or ".join(map(str, expected))
         raise ValueError(f"{name} is {array.dtype} {array.shape}, not {types} of {axes} axes")
     return array.copy()
+
+
+def _is_finite(values: np.ndarray) -> bool:
+    """Whether no value of a float16 or float32 array is infinite or NaN.
+
+    Those are the values with all bits of the exponent set, which are the bits of infinity. On
+    float16 `np.isfinite` takes eight times as long.
+    """
+    kind = f"u{values.itemsize}"
+    exponent = np.array(np.inf, values.dtype).view(kind)
+    return not ((values.view(kind) & exponent) == exponent).any()
 
 
 def _npy(array: np.ndarray) -> bytes:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from cc_prep import storage
+from cc_prep import storage, strict_json
 from cc_prep.errors import UserError
 from cc_prep.formats import (
     changes,
@@ -93,7 +90,7 @@ def verify(
         problems = check(key, sample, frames, codec)
         if kind.indexed and not problems:
             try:
-                index_metas[key] = training_shards.index_meta(json.loads(sample["json"]))
+                index_metas[key] = training_shards.index_meta(strict_json.loads(sample["json"]))
             except ValueError as error:
                 return [f"{key}: {error}"]
         return problems
@@ -216,7 +213,7 @@ def _sequence_faults(key: str, members: dict[str, bytes], frames: int, codec: st
 
 def _score_faults(key: str, row: scores.Row, frames: int, codec: str) -> list[str]:
     try:
-        frame_scores = scores.decode({"key": key, **row})
+        scores.decode({"key": key, **row})
     except tar.DamagedShard as error:
         return [str(error)]
     faults = []
@@ -224,8 +221,6 @@ def _score_faults(key: str, row: scores.Row, frames: int, codec: str) -> list[st
         faults.append(f"{key}: {len(row['penalty'])} penalties for {frames} frames")
     if not all(0 <= frame < frames for frame in row["keyframes"]):
         faults.append(f"{key}: keyframes {row['keyframes']} of {frames} frames")
-    if not all(abs(value) < float("inf") for value in frame_scores.similarities().flat):
-        faults.append(f"{key}: a score is no number")
     return faults
 
 
@@ -244,10 +239,6 @@ def _training_faults(key: str, members: dict[str, bytes], frames: int, codec: st
     codes = sample.meta.get("codes", 0)
     if sample.tokens.size and (sample.tokens.min() < 0 or sample.tokens.max() >= codes):
         faults.append(f"{key}: a token is outside the codebook of {codes}")
-    features = sample.features
-    arrays = () if features is None else (features.values, features.mirrored)
-    if not all(array is None or np.isfinite(array).all() for array in arrays):
-        faults.append(f"{key}: a feature is no number")
     if list(members) != training_shards.ordered(members):
         faults.append(f"{key}: its members are not in their order")
     return faults
@@ -303,21 +294,29 @@ def _index_faults(
         for row in rows
         if any(row[name] != value for name, value in index_metas.get(row["key"], {}).items())
     ]
-    return faults + _range_faults(folder, rows)
+    return faults + _position_faults(folder, rows)
 
 
-def _range_faults(folder: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Samples that are not where the index says: a training reads them by these ranges."""
-    ranges: dict[str, tuple[int, int]] = {}
-    damaged = set()
-    for name in sorted({row["shard"] for row in rows}):
+def _position_faults(folder: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Samples that are not where the index says, or are not the bytes whose CRC-32C it holds.
+
+    A training reads them by these positions, and compares these checksums.
+    """
+    faults = []
+    by_shard: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        by_shard.setdefault(row["shard"], []).append(row)
+    for name, of_shard in sorted(by_shard.items()):
+        path = storage.join(folder, training_shards.FORMAT.file(name))
         try:
-            path = storage.join(folder, training_shards.FORMAT.file(name))
-            ranges |= tar.spans(path)
+            spans = tar.spans(path)
+            checksums = tar.checksums(path, spans)
         except (tar.DamagedShard, FileNotFoundError):
-            damaged.add(name)  # which is reported already
-    return [
-        f"{training_shards.INDEX}: {row['key']} is not where its row says"
-        for row in rows
-        if row["shard"] not in damaged and (row["offset"], row["bytes"]) != ranges.get(row["key"])
-    ]
+            continue  # which is reported already
+        for row in of_shard:
+            key = row["key"]
+            if (row["offset"], row["bytes"]) != spans.get(key):
+                faults.append(f"{training_shards.INDEX}: {key} is not where its row says")
+            elif row["crc32c"] != checksums[key]:
+                faults.append(f"{training_shards.INDEX}: {key} has other bytes than its row says")
+    return faults

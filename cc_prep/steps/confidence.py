@@ -56,8 +56,10 @@ def keyframes(
     `top` takes the smallest penalties (the earlier frame where two are equal), `uniform` spaces
     evenly, `random` draws every frame with equal chance.
 
-    Raises ValueError if there are fewer than `k` interior frames.
+    Raises ValueError if there are fewer than `k` interior frames, or a penalty is no finite number.
     """
+    if not np.isfinite(penalty).all():
+        raise ValueError("a penalty is no finite number")
     last = len(penalty) - 1
     interior = np.arange(1, last)
     if k == 0:

@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from cc_prep import strict_json
 from cc_prep.errors import FileRefused, FileTooLarge, UserError
 from cc_prep.storage import object_store
 
@@ -308,8 +309,8 @@ def read_range(path: str, offset: int, size: int) -> bytes:
 
 
 def read_json(path: str) -> Any:
-    """A whole JSON file. Raises FileNotFoundError and json.JSONDecodeError."""
-    return json.loads(read_bytes(path))
+    """A whole JSON file. Raises FileNotFoundError and ValueError, see `strict_json`."""
+    return strict_json.loads(read_bytes(path))
 
 
 def read_json_lines(path: str) -> list[Any]:
@@ -319,7 +320,7 @@ def read_json_lines(path: str) -> list[Any]:
     such as U+2028. Raises FileNotFoundError, and ValueError for what is not JSON or not UTF-8.
     """
     lines = read_bytes(path).decode("utf-8-sig").split("\n")
-    return [json.loads(line) for line in lines if line.strip()]
+    return [strict_json.loads(line) for line in lines if line.strip()]
 
 
 def named(path: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from torch import nn
 
-from cc_prep import storage, weights
+from cc_prep import storage, strict_json, weights
 from cc_prep.errors import UserError, first_line, prefix_error_with
 from cc_prep.models.backbones import BACKBONES
 from cc_prep.models.clip4idc import CLIP4IDC
@@ -168,7 +168,7 @@ def _settings(path: Path) -> dict[str, Any]:
     with safe_open(path, "pt") as file:
         words = (file.metadata() or {}).get("settings", "{}")
     try:
-        settings = json.loads(words)
+        settings = strict_json.loads(words)
     except (ValueError, RecursionError):
         return {}
     return settings if isinstance(settings, dict) else {}

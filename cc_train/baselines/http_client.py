@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from cc_prep import strict_json
 from cc_prep.errors import UserError
 
 PATH = "/chat/completions"
@@ -199,7 +200,7 @@ def post(endpoint: Endpoint, body: Mapping[str, Any], timeout: float, model: str
     except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a chunk of -5
         raise Transient(f"the connection broke off ({_reason(error)})") from None
     try:
-        value = json.loads(content)
+        value = strict_json.loads(content)
     except (ValueError, RecursionError):
         value = None
     if value is None:
@@ -265,7 +266,7 @@ def _words(endpoint: Endpoint, error: urllib.error.HTTPError) -> str:
     except (OSError, http.client.HTTPException, ValueError, _ReplyTooLarge):
         return ""
     with contextlib.suppress(ValueError, RecursionError):
-        text = _text_of(json.loads(text))
+        text = _text_of(strict_json.loads(text))
     return endpoint.without_key(text)
 
 

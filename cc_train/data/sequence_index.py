@@ -9,7 +9,6 @@ from __future__ import annotations
 import fnmatch
 import glob
 import hashlib
-import json
 import re
 import tarfile
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from typing import Any
 import braceexpand
 import numpy as np
 
-from cc_prep import storage
+from cc_prep import storage, strict_json
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, tar
 from cc_prep.media import images
@@ -227,7 +226,7 @@ def _samples(path: str) -> list[Sample]:
     meta: dict[str, Any] = {}
     end = 0
     try:
-        with storage.open_read(path) as file, tarfile.open(fileobj=file, mode="r:") as opened:
+        with storage.open_read(path) as file, tar.open_tar(file) as opened:
             for member in opened:
                 key, extension = tar.parts_of(member, path)
                 if extension in members.setdefault(key, {}):
@@ -235,15 +234,13 @@ def _samples(path: str) -> list[Sample]:
                 members[key][extension] = (member.offset_data, member.size)
                 if extension == "json":
                     content = opened.extractfile(member)
-                    meta[key] = json.loads(content.read()) if content else None
+                    meta[key] = strict_json.loads(content.read()) if content else None
                 end = tar.padded_end(member)
-            size = file.seek(0, 2)
+            tar.check_end(file, end, path)
     except tar.DamagedShard as error:
         raise UserError(str(error), ADVICE) from None
     except (tarfile.TarError, EOFError, ValueError, RecursionError) as error:
         raise _damaged(path, str(error)) from None
-    if size < end + tar.END_MARK:
-        raise _damaged(path, "it is cut short")
     for key, parts in members.items():
         if not isinstance(meta.get(key), dict):
             raise _damaged(path, f"{key} has no usable .json")

@@ -5,7 +5,6 @@ They are read from `index.parquet` if it is beside the shards, else from the tar
 
 from __future__ import annotations
 
-import json
 import tarfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,10 +13,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from cc_prep import storage
+from cc_prep import storage, strict_json
 from cc_prep.errors import UserError
 from cc_prep.formats import training_shards
-from cc_prep.formats.tar import END_MARK, DamagedShard, padded_end, parts_of
+from cc_prep.formats.tar import END_MARK, DamagedShard, check_end, open_tar, padded_end, parts_of
 from cc_prep.formats.training_shards import INDEX_META, TrainingSample
 from cc_prep.records import Facts
 from cc_prep.words import counted
@@ -26,6 +25,7 @@ from cc_train.data.sequence_index import expand
 # Bytes of a sample of a renderer that surely hold its JSON, about 2,000 of them; and how many
 # samples are asked for at a time, which counts where each is a request to a store.
 JSON_READ, READERS = 16 * 1024, 16
+POSITION = ("key", "shard", "offset", "bytes", "crc32c")  # columns of each row of an index
 ADVICE = "Give shards that `cc-prep build` wrote, or rebuild them"
 NAMES = "If these are two data sets, build one under another name: cc-prep build … --set name=…"
 
@@ -35,6 +35,7 @@ class Entry:
     """A sample of a shard: its position, and the part of its JSON that the index holds.
 
     shard: the path or URL of the tar. offset, bytes: the range of the tar that its members take.
+    crc32c: the checksum of these bytes; None where it is not known, as without an index.
     height, width: of its frames, in px. tokenizer_sha256: digest of the VQGAN that made its tokens.
     mask_classes: names of the classes of its masks; empty if it has no mask. Any other key that the
     JSON lacks is None.
@@ -44,6 +45,7 @@ class Entry:
     shard: str
     offset: int
     bytes: int
+    crc32c: int | None = None
     dataset: str | None = None
     split: str | None = None
     id: str | None = None
@@ -72,8 +74,11 @@ class Entry:
         return {"key": self.key, **known, **lists}
 
     def read(self) -> TrainingSample:
-        """The sample, read from its shard. Raises DamagedShard and FileNotFoundError."""
-        return training_shards.read_at(self.shard, self.key, self.offset, self.bytes)
+        """The sample, read from its shard, its checksum compared where it is known.
+
+        Raises DamagedShard and FileNotFoundError.
+        """
+        return training_shards.read_at(self.shard, self.key, self.offset, self.bytes, self.crc32c)
 
 
 def read(patterns: Sequence[str]) -> list[Entry]:
@@ -168,7 +173,7 @@ def _json_of(entry: Entry) -> dict[str, Any]:
         if len(data) < member.size:
             at = entry.offset + len(header) + len(data)
             data += storage.read_range(entry.shard, at, member.size - len(data))
-        meta = json.loads(data[: member.size])
+        meta = strict_json.loads(data[: member.size])
     except (tarfile.TarError, ValueError, RecursionError) as error:
         raise DamagedShard(f"{entry.shard}: {entry.key}: {error}") from None
     if not isinstance(meta, dict):
@@ -234,7 +239,7 @@ def _entry(shard: str, row: Mapping[str, Any]) -> Entry:
     """The entry for a row of the index."""
     known = {name: row[name] for name, _ in INDEX_META}
     known |= {name: tuple(known[name] or ()) for name in ("captions", "mask_classes")}
-    return Entry(row["key"], shard, row["offset"], row["bytes"], **known)
+    return Entry(row["key"], shard, row["offset"], row["bytes"], row.get("crc32c"), **known)
 
 
 def _indexed(folder: str) -> dict[str, list[Entry]] | None:
@@ -246,7 +251,7 @@ def _indexed(folder: str) -> dict[str, list[Entry]] | None:
     except DamagedShard as error:
         raise UserError(f"{folder}: {error}", ADVICE) from None
     entries: dict[str, list[Entry]] = {}
-    if any(row[name] is None for row in rows for name in ("key", "shard", "offset", "bytes")):
+    if any(row[name] is None for row in rows for name in POSITION):
         raise UserError(f"{folder}: {training_shards.INDEX} has empty rows", ADVICE)
     for row in sorted(rows, key=lambda row: (row["shard"], row["offset"])):
         name = training_shards.FORMAT.file(row["shard"])
@@ -275,7 +280,7 @@ def _scanned(path: str) -> list[Entry]:
     """Entries by reading a tar's headers and each sample's JSON."""
     rows: dict[str, dict[str, Any]] = {}
     try:
-        with storage.open_read(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        with storage.open_read(path) as file, open_tar(file) as tar:
             end, last = 0, ""
             for member in tar:
                 key, extension = parts_of(member, path)
@@ -285,7 +290,7 @@ def _scanned(path: str) -> list[Entry]:
                     if extension != "json":
                         raise UserError(f"{path}: {member.name} comes before its .json", ADVICE)
                     content = tar.extractfile(member)
-                    meta = json.loads(content.read() if content else b"")
+                    meta = strict_json.loads(content.read() if content else b"")
                     if not isinstance(meta, dict):
                         raise ValueError(f"{key}: its .json is no object")
                     known = training_shards.index_meta(meta)
@@ -293,8 +298,7 @@ def _scanned(path: str) -> list[Entry]:
                 last = key
                 end = padded_end(member)
                 rows[key]["bytes"] = end - rows[key]["offset"]
-            if file.seek(0, 2) < end + END_MARK:
-                raise UserError(f"{path}: is cut short", ADVICE)
+            check_end(file, end, path)
     except DamagedShard as error:
         raise UserError(str(error), ADVICE) from None
     except (tarfile.TarError, EOFError, ValueError, RecursionError) as error:

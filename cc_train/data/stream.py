@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,11 +36,14 @@ class StreamSettings(Section):
         pair of a scene form one item, so a batch of 16 has 32 pairs if all scenes have both.
     skip_bad: the share of all samples that may be unreadable before training ends with an error;
         it holds for the validation samples as well.
+    verify_checksums: whether the bytes of each training sample are compared with the CRC-32C in
+        `index.parquet`; a sample that differs counts as unreadable.
     """
 
     buffer: int = Field(4096, ge=1)
     pair_scenes: bool = False
     skip_bad: float = Field(0.01, ge=0, le=1)
+    verify_checksums: bool = True
 
 
 class Source(Protocol):
@@ -108,6 +112,8 @@ class Stream:
         partners: bool = False,
     ) -> None:
         self.entries, self.make, self.partners = list(entries), make, partners
+        if not settings.verify_checksums:
+            self.entries = [replace(entry, crc32c=None) for entry in entries]
         self.batch_size, self.seed, self.settings, self.ranks = batch_size, seed, settings, ranks
         self.items, self.counts = items(self.entries, settings.pair_scenes)
         if len(self.items) < batch_size * ranks.world:

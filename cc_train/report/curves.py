@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cc_prep import strict_json
 from cc_train.training.metric_logger import LOG
 
 WIDTH, HEIGHT, MOST_POINTS = 360, 150, 400
@@ -40,7 +40,7 @@ def read(run: Path) -> dict[tuple[str, str], Points]:
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     for line in text.splitlines():
         try:
-            row = json.loads(line)
+            row = strict_json.loads(line)
             part, step = str(row.pop("part")), int(row.pop("step"))
             values = {
                 name: float(value) for name, value in row.items() if isinstance(value, int | float)

@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from cc_prep import strict_json
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.storage import sha256
 
@@ -126,7 +127,7 @@ def read_state(run: Path, step: int) -> dict[str, Any]:
     """The content of a checkpoint's state.json. Raises UserError if it is missing or damaged."""
     path = run / FOLDER / f"{step:06d}"
     try:
-        state = json.loads((path / STATE).read_text())
+        state = strict_json.loads((path / STATE).read_text())
         if not isinstance(state, dict) or not isinstance(state["sha256"], dict):
             raise ValueError("no state")
         return state

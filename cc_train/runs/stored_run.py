@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from cc_prep import storage
+from cc_prep import storage, strict_json
 from cc_prep.errors import UserError, first_line
 from cc_prep.settings import S
 from cc_prep.unspaced import Words
@@ -82,7 +81,7 @@ def system_of(folder: Path) -> str:
 
 def _settings(file: Any) -> dict[str, Any]:
     """The settings in the metadata of an opened file. Raises ValueError."""
-    settings = json.loads((file.metadata() or {}).get("settings", "{}"))
+    settings = strict_json.loads((file.metadata() or {}).get("settings", "{}"))
     if not isinstance(settings, dict):
         raise ValueError("its settings are no object")
     return settings

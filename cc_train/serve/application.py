@@ -28,6 +28,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from cc_prep import strict_json
 from cc_prep.errors import JobFailed, RejectedPair, UserError
 from cc_prep.media import images, video
 from cc_train.serve.captions import CaptionService
@@ -289,7 +290,7 @@ def _json(value: Any) -> bytes:
 def _object(data: bytearray) -> Mapping[str, Any]:
     """The JSON object of a body."""
     try:
-        content = json.loads(data)
+        content = strict_json.loads(data)
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):

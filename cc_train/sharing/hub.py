@@ -6,7 +6,6 @@ consists of are fetched, and none of them is ever unpickled.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Collection, Iterator
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from cc_prep import extras
+from cc_prep import extras, strict_json
 from cc_prep.errors import UserError, first_line
 from cc_train import systems
 from cc_train.evaluation import evaluation
@@ -133,7 +132,7 @@ def _exported(api: Any, repo_id: str, there: Collection[str]) -> set[str]:
     if run_folder.SETTINGS in there:
         text = Path(api.hf_hub_download(repo_id, run_folder.SETTINGS)).read_bytes()
         try:
-            settings = json.loads(text)
+            settings = strict_json.loads(text)
             paths |= {str(file) for file in settings.get("files", [])} & set(there)
         except (ValueError, TypeError, AttributeError):  # not settings of ours
             pass

@@ -80,9 +80,7 @@ def find_entities(request: job.Request) -> job.Summary | None:
         format=entity_tables.FORMAT,
         folder=folder,
         shards=shards,
-        make_step=partial(
-            Retrieve, fingerprint.with_absolute_paths(manifest), digests, tuple(training)
-        ),
+        make_step=partial(Retrieve, fingerprint.with_absolute_paths(manifest), digests, training),
         settings=settings,
         weights=record["weights"],
         weight_files=record["weight_files"],

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from cc_prep import weights
 from cc_prep.errors import Reason, RejectedPair
 from cc_prep.formats import entities as entity_tables
 from cc_prep.formats import region_features
+from cc_prep.formats.base import require_as_written
 from cc_prep.formats.region_features import RegionRow
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.tar import DamagedShard
@@ -79,13 +80,14 @@ class Retrieve(StepBase):
     """Rows of vectors → the phrases that fit them.
 
     training: files with the rows of the training split, whose phrases are the vocabulary and whose
-    regions vote.
+    regions vote, and the recorded SHA-256 of each. Raises DamagedShard for one that changed.
     """
 
     def __init__(
-        self, manifest: Manifest, digests: Digests, training: Sequence[str], device: str
+        self, manifest: Manifest, digests: Digests, training: Mapping[str, str], device: str
     ) -> None:
         super().__init__(manifest, digests, device)
+        require_as_written(training)
         settings = manifest.entities
         known = [row for path in training for row in region_features.read(path)]
         counts = phrases.vocabulary((row.phrases for row in known), settings.min_count)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from cc_prep import storage
+from cc_prep import storage, strict_json
 from cc_prep.errors import UserError
 from cc_prep.formats import (
     changes,
@@ -20,7 +20,7 @@ from cc_prep.formats import (
     rejects,
     training_shards,
 )
-from cc_prep.formats.base import ShardFormat
+from cc_prep.formats.base import ShardFormat, require_as_written
 from cc_prep.formats.changes import StoredChange
 from cc_prep.formats.entities import Entity
 from cc_prep.formats.sequences import StoredSequence
@@ -71,7 +71,8 @@ class WithFindings:
 class ShardWithFindings:
     """A shard with the files of its found changes and entities, and their digest.
 
-    rejected: keys of pairs that one of these jobs rejected, and that are in no file therefore.
+    digests: the recorded SHA-256 of these files by path. rejected: keys of pairs that one of these
+    jobs rejected, and that are in no file therefore.
     """
 
     TYPE: ClassVar[str] = "findings"
@@ -81,6 +82,7 @@ class ShardWithFindings:
     changes: str
     entities: str | None = None
     rejected: tuple[str, ...] = ()
+    digests: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -97,9 +99,10 @@ class ShardWithFindings:
     def items(self) -> Iterator[WithFindings]:
         """The items one by one.
 
-        Raises DamagedShard, and UserError for a pair that these jobs never saw: it would be taken
-        for a pair in which nothing was found.
+        Raises DamagedShard, also for a file of another digest, and UserError for a pair that these
+        jobs never saw: it would be taken for a pair in which nothing was found.
         """
+        require_as_written(self.digests)
         # Still encoded: a decoded mask takes a byte for each pixel.
         of_pairs = dict(changes.FORMAT.read(self.changes))
         rows = dict(entities.read_shard(self.entities)) if self.entities is not None else {}
@@ -146,6 +149,7 @@ class ShardWithFindings:
             "changes": self.changes,
             "entities": self.entities,
             "rejected": self.rejected,
+            "digests": self.digests,
         }
 
     @classmethod
@@ -156,6 +160,7 @@ class ShardWithFindings:
             value["changes"],
             value["entities"],
             tuple(value["rejected"]),
+            value["digests"],
         )
 
 
@@ -213,7 +218,7 @@ def with_findings(
     enriched = []
     for shard in shards:
         records = {changes.FORMAT: findings.changes, entities.FORMAT: findings.entities}
-        paths, digest = {}, ""
+        paths, digest, digests = {}, "", dict[str, str]()
         for kind, record in records.items():
             if record is None:
                 continue
@@ -224,9 +229,12 @@ def with_findings(
             if shard.name not in record["shards"]:
                 continue  # every pair of it was rejected
             paths[kind.folder] = storage.join(folder, kind.file(shard.name))
-            digest = digest_of(digest, record["shards"][shard.name]["sha256"])
+            sha256 = record["shards"][shard.name]["sha256"]
+            digest, digests[paths[kind.folder]] = digest_of(digest, sha256), sha256
         without_findings = tuple(sorted(rejected.get(shard.name, ())))
-        enriched.append(ShardWithFindings(shard, digest, **paths, rejected=without_findings))
+        enriched.append(
+            ShardWithFindings(shard, digest, **paths, rejected=without_findings, digests=digests)
+        )
     return enriched
 
 
@@ -252,7 +260,7 @@ def _check_covered(
 def add_to(members: Mapping[str, bytes], item: WithFindings) -> dict[str, bytes]:
     """The members of a training sample, with the findings in its pair added."""
     complete = dict(members)
-    meta = json.loads(complete["json"])
+    meta = strict_json.loads(complete["json"])
     if item.change is not None:
         change = item.change.change
         assert (change.height, change.width) == (meta["height"], meta["width"]), item.key

@@ -21,8 +21,10 @@ NAMED = 5  # missing shards that a message names
 class Account:
     """The finished shards of a folder by name.
 
-    planned: pairs by shard. finished: the shards of `planned` whose file is complete, and all
-    shards of other plans. whole: those of them that need no more work.
+    planned: pairs by shard. finished: the shards of `planned` whose file has the recorded size, and
+    all shards of other plans. Whether a file's bytes are those that were written is not asked here,
+    since reading all shards at each start would take as long as `cc-prep verify`. whole: those of
+    them that need no more work.
     """
 
     def __init__(self, format: ShardFormat, folder: str, planned: Mapping[str, int]) -> None:
@@ -31,7 +33,8 @@ class Account:
         self.finished = {
             name: done
             for name, done in State(folder).done().items()
-            if name not in planned or sizes.get(format.file(name)) == done.bytes
+            if (name not in planned or sizes.get(format.file(name)) == done.bytes)
+            and len(done.index) == (done.samples if format.indexed else 0)
         }
         self.whole = {
             name: done

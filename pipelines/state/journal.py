@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import KW_ONLY, asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from cc_prep import storage
+from cc_prep.errors import UserError
+from cc_prep.formats import training_shards
 from cc_prep.formats.rejects import Reject
 from cc_prep.redaction import without_credentials
 from pipelines.state import FOLDER
+
+STRICT = ConfigDict(strict=True, extra="forbid")
+Count = Annotated[int, Field(ge=0)]
+# Pairs by shard. A shard is named by its split, which the manifest restricts to such characters.
+Plan = dict[
+    Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+-[0-9]{6}$")], Annotated[int, Field(gt=0)]
+]
+
+
+JsonText = str | bytes  # named here, since `Done` has a field that is called bytes
 
 
 @dataclass(frozen=True)
@@ -20,31 +33,37 @@ class Done:
     pairs: number of pairs planned for it; each is a sample or a reject. input_digest: SHA-256 over
         its input, pairs or stored sequences. bytes, sha256: of its file. seconds: time that a
         worker took. index: a row for each sample, without the shard, for formats with an index.
-        gpu: model of the GPU that made it, empty on a CPU.
+        gpu: model of the GPU that made it, empty on a CPU. earlier_file_changed: whether samples of
+        an earlier file were to be kept and it had changed since, so that all pairs were made again.
     """
 
+    __pydantic_config__ = STRICT
+
     shard: str
-    pairs: int
+    pairs: Count
     input_digest: str
     _: KW_ONLY
-    samples: int
-    bytes: int
+    samples: Count
+    bytes: Count
     sha256: str
     seconds: float
     rejects: tuple[Reject, ...] = ()
     index: list[dict[str, Any]] = field(default_factory=list)
     gpu: str = ""
+    earlier_file_changed: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Done:
-        """Raises AttributeError, KeyError or TypeError where it is no such record."""
-        rejects = tuple(Reject(**row) for row in value["rejects"])
-        done = cls(**{**value, "rejects": rejects})
-        if type(done.bytes) is not int:
-            raise TypeError("bytes are an int")
+    def from_json(cls, text: JsonText) -> Done:
+        """The record of a done file. Raises ValueError for what is none, or contradicts itself."""
+        done = _DONE.validate_json(text)
+        if done.samples + len(done.rejects) != done.pairs:
+            raise ValueError(
+                f"{done.samples} samples and {len(done.rejects)} rejects of {done.pairs} pairs"
+            )
+        training_shards.check_rows(done.index)
         return done
 
 
@@ -58,6 +77,8 @@ class Journal:
         process ended itself; last_device_fault: that of the process before. device_faults,
         device_crashes: number of such ends during this run, and the pairs in flight at them.
     """
+
+    __pydantic_config__ = STRICT
 
     shard: str
     run: str
@@ -77,6 +98,9 @@ class Journal:
         return self.crashes.get(key, 0) + self.device_crashes.get(key, 0)
 
 
+_DONE, _JOURNAL, _PLAN = TypeAdapter(Done), TypeAdapter(Journal), TypeAdapter(Plan)
+
+
 class State:
     """Reads and writes the `.state` folder of an output folder."""
 
@@ -91,12 +115,12 @@ class State:
         storage.remove(self.path(f"{done.shard}.journal.json"))
 
     def done(self) -> dict[str, Done]:
-        """Finished shards by name."""
+        """Finished shards by name; a shard whose done file is damaged is none of them."""
         finished = {}
-        for name, value in self._read_all(".done.json").items():
+        for name, data in self._read_all(".done.json").items():
             try:
-                done = Done.from_json(value)
-            except (AttributeError, KeyError, TypeError):  # then it is made again
+                done = Done.from_json(data)
+            except ValueError:  # then it is made again
                 continue
             if f"{done.shard}.done.json" == name:
                 finished[done.shard] = done
@@ -107,7 +131,8 @@ class State:
         storage.write_json(path, asdict(journal), durable=False)
 
     def journal(self, shard: str) -> Journal | None:
-        return _journal(self._read(f"{shard}.journal.json"))
+        [data] = storage.read_many([self.path(f"{shard}.journal.json")])
+        return None if data is None else _journal(data)
 
     def journals(self) -> list[Journal]:
         """Journals of shards in progress, also of those that a crash left behind."""
@@ -124,9 +149,24 @@ class State:
         storage.write_json(self.path("plan.json"), plan)
 
     def plan(self) -> dict[str, int] | None:
-        """Number of pairs by shard; None if no job ever started."""
-        plan = self._read("plan.json")
-        return plan if isinstance(plan, dict) else None
+        """Number of pairs by shard; None if no job ever started.
+
+        Raises UserError for a damaged file, and for a name that no shard can have: it would be
+        planned and not made for ever.
+        """
+        path = self.path("plan.json")
+        [data] = storage.read_many([path])
+        if data is None:
+            return None
+        try:
+            return _PLAN.validate_json(data, strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = "".join(f"{part!r}: " for part in first["loc"][:1])
+            raise UserError(
+                f"{path}: {where}no plan of shards ({first['msg']})",
+                "Remove this file, and run the job again for all splits, which writes it anew",
+            ) from None
 
     def write_failure(self, key: str, trace: str) -> None:
         """Writes the whole traceback of a `failed` pair; its reject has only the last line."""
@@ -146,26 +186,17 @@ class State:
     def remove_run(self, run: str) -> None:
         storage.remove(self.path(f"{run}.run.json"))
 
-    def _read_all(self, suffix: str) -> dict[str, Any]:
-        """The values of all files with this suffix, by name; None for a damaged one."""
+    def _read_all(self, suffix: str) -> dict[str, bytes]:
+        """The contents of all files with this suffix that are still there, by name."""
         names = storage.list_files(self.folder, suffix)
         contents = storage.read_many([self.path(name) for name in names])
-        return {name: _parsed(data) for name, data in zip(names, contents, strict=True)}
-
-    def _read(self, name: str) -> Any:
-        """A file's value; None if the file is missing (by now) or damaged."""
-        return _parsed(storage.read_many([self.path(name)])[0])
+        named = zip(names, contents, strict=True)
+        return {name: data for name, data in named if data is not None}
 
 
-def _journal(value: Any) -> Journal | None:
+def _journal(data: bytes) -> Journal | None:
+    """The journal of a file; None for a damaged one, of which no pair is suspected."""
     try:
-        return Journal(**value)
-    except TypeError:  # not there, or nothing of ours
-        return None
-
-
-def _parsed(data: bytes | None) -> Any:
-    try:
-        return None if data is None else json.loads(data)
-    except (ValueError, RecursionError):
+        return _JOURNAL.validate_json(data)
+    except ValidationError:
         return None

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import filelock
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from cc_prep import storage
 from cc_prep.errors import StoreFailed, UserError
@@ -42,6 +43,8 @@ class Holder:
     id: unique for each time that the lock is taken. beat: time of the last renewal. processes: the
     table of processes to which `pid` belongs; empty if it is not known.
     """
+
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid")
 
     host: str
     pid: int
@@ -64,6 +67,9 @@ class Holder:
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
+
+
+_HOLDER = TypeAdapter(Holder)
 
 
 def _processes() -> str:
@@ -265,8 +271,8 @@ def _read(folder: str) -> Holder | None:
 def _holder_in(path: str) -> Holder | None:
     """The holder in a lock or claim; None if it is not there or damaged."""
     try:
-        return Holder(**storage.read_json(path))
-    except (FileNotFoundError, ValueError, TypeError):
+        return _HOLDER.validate_json(storage.read_bytes(path))
+    except (FileNotFoundError, ValidationError):
         return None
 
 

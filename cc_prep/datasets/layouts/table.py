@@ -18,14 +18,13 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cc_prep import storage, text_files
+from cc_prep import storage, strict_json, text_files
 from cc_prep.datasets.layouts import masks, split_file
 from cc_prep.datasets.layouts.file_names import Spelling, canonical
 from cc_prep.errors import UserError, first_line
@@ -267,7 +266,7 @@ def _captions(row: Row) -> tuple[str, ...]:
     remedy = "Use `caption` for a sentence, `captions` for a list of them"
     if isinstance(value, str):
         try:
-            value = json.loads(value) if value.strip() else None
+            value = strict_json.loads(value) if value.strip() else None
         except ValueError:
             value = ""
     if value is not None and not isinstance(value, (list, tuple)):

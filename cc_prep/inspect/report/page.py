@@ -156,9 +156,7 @@ class _Tables:
             strip = strips.with_scores(strip, rows[strip.key])
         if self.token_folder is None or strip.key not in self.index_rows:
             return strip
-        row = self.index_rows[strip.key]
-        path = storage.join(self.token_folder, training_shards.FORMAT.file(row["shard"]))
-        sample = training_shards.read_at(path, strip.key, row["offset"], row["bytes"])
+        sample = training_shards.read_row(self.token_folder, self.index_rows[strip.key])
         rebuilt = self.decode(sample.tokens) if self.decode is not None else None
         return strips.with_tokens(strip, sample, rebuilt)
 

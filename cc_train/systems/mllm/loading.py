@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import os
 import tempfile
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cc_prep import extras, weights
+from cc_prep import extras, strict_json, weights
 from cc_prep.errors import UserError, first_line
 from cc_prep.storage import sha256
 from cc_prep.weights import download, folders
@@ -239,7 +238,7 @@ def _chat_template(path: Path) -> str | None:
     """The chat template of a processor, for a tokenizer that has none of its own."""
     file = path / "chat_template.json"
     try:
-        template = json.loads(file.read_text(encoding="utf-8"))["chat_template"]
+        template = strict_json.loads(file.read_text(encoding="utf-8"))["chat_template"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return str(template)
@@ -252,7 +251,7 @@ def _pixels(
     values: dict[str, Any] = {}
     for name in ("processor_config.json", "preprocessor_config.json"):
         try:
-            read = json.loads((path / name).read_text(encoding="utf-8"))
+            read = strict_json.loads((path / name).read_text(encoding="utf-8"))
             values |= read.get("image_processor", read)
         except (OSError, ValueError, TypeError, AttributeError):
             continue

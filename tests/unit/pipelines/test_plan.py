@@ -89,7 +89,7 @@ def done(shard: ShardPlan, count: int | None = None, rejects: int = 0) -> Done:
         shard.digest(count),
         samples=1,
         bytes=1,
-        sha256="",
+        sha256="s",
         seconds=0.0,
         rejects=(reject,) * rejects,
     )
@@ -102,9 +102,9 @@ def test_remaining() -> None:
     there = {s.name: d for s, d in ((one, done(one)), (two, done(two, rejects=1)))}
     assert [s.name for s in remaining(listed, there, False)] == [three.name]
     again = remaining(listed, there, True)
-    assert [(s.name, s.keep_existing) for s in again] == [(two.name, True), (three.name, False)]
+    assert [(s.name, s.existing_sha256) for s in again] == [(two.name, "s"), (three.name, None)]
     grown = remaining([three], {three.name: done(three, count=2)}, False)
-    assert [(s.name, s.keep_existing) for s in grown] == [(three.name, True)]
+    assert [(s.name, s.existing_sha256) for s in grown] == [(three.name, "s")]
 
 
 def test_a_restored_video_is_named_as_the_reason(tmp_path: Path, video_root: Path) -> None:

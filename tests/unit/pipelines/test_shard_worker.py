@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def work(worker: ShardWorker, shard: ShardPlan) -> tuple[list[int], Done]:
     rows = {"shard": [json.dumps(shard.to_json())]}
     answer = worker(rows)
     assert answer["broken"] == [""]
-    done = Done.from_json(json.loads(answer["done"][0]))
+    done = Done.from_json(answer["done"][0])
     path = f"{worker.run_info.folder}/{shard.name}.tar"
     numbers = [json.loads(members["json"])["number"] for _, members in read_shard(path)]
     assert State(worker.run_info.folder).done()[shard.name] == done
@@ -137,15 +138,31 @@ def test_a_worker_that_dies_between_pairs_ends_the_job(tmp_path: Path) -> None:
 def test_retry_makes_only_what_is_missing(tmp_path: Path, batch: int) -> None:
     """Keeps away: a retried shard that differs from one never in trouble, or redoes it all."""
     shard = fakes.shards(10, 10)[0]
-    work(worker(tmp_path, rejects=[0, 4, 9]), shard)
+    _, first = work(worker(tmp_path, rejects=[0, 4, 9]), shard)
     step = Sizes(str(tmp_path), batch=batch, rejects=[4])
-    again = ShardPlan(shard.split, shard.index, shard.pairs, keep_existing=True)
+    again = replace(shard, existing_sha256=first.sha256)
     numbers, done = work(with_step(step), again)
     assert numbers == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     assert sum(step.sizes) == 3
     fresh = tmp_path / "fresh"
     _, undisturbed = work(worker(fresh, rejects=[4]), shard)
     assert done.sha256 == undisturbed.sha256
+    assert not done.earlier_file_changed
+
+
+def test_nothing_is_kept_of_a_file_that_changed(tmp_path: Path) -> None:
+    """Keeps away: a flipped bit of a finished shard that is copied into the new one, whose digest
+    then says that all is well.
+    """
+    [shard] = fakes.shards(10, 10)
+    _, first = work(worker(tmp_path, rejects=[4]), shard)
+    path = tmp_path / f"{shard.name}.tar"
+    path.write_bytes(path.read_bytes().replace(b'"number": 7', b'"number": 8'))
+    step = Sizes(str(tmp_path), batch=10)
+    numbers, done = work(with_step(step), replace(shard, existing_sha256=first.sha256))
+    assert numbers == list(range(10))
+    assert sum(step.sizes) == 10
+    assert done.earlier_file_changed
 
 
 def test_what_is_seen_of_a_shard_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

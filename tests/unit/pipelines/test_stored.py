@@ -209,6 +209,27 @@ def test_each_sequence_comes_with_its_own_scores(tmp_path: Path) -> None:
     assert (third.scores.bef_inter_sim == 2).all()
 
 
+def test_a_stored_shard_that_changed_is_refused(tmp_path: Path) -> None:
+    """Keeps away: a flipped bit of sequences or scores that goes into training shards, whose
+    digests then say that all is well.
+    """
+    path, table = str(tmp_path / "a.tar"), str(tmp_path / "a.parquet")
+    key = fakes.pair(0).key
+    with write_shard(path) as (writer, of_frames), scores.write_shard(table) as (rows, of_scores):
+        frames = FrameSequence(fakes.pair(0), np.zeros((3, 8, 8, 3), np.uint8))
+        writer.add(key, sequences.encode(frames, "jpg", 90, {}))
+        rows.add(key, scores.encode(frame_scores(0), np.zeros(3), [0], "x", "y"))
+    digests = {path: of_frames.sha256, table: of_scores.sha256}
+    stored = ShardFromSequences("train", "a", 1, "d", path, table, digests=digests)
+    assert [item.key for item in stored.items()] == [key]
+    for file in (Path(path), Path(table)):
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+        with pytest.raises(DamagedShard, match=f"{file}: is not as it was written"):
+            list(stored.items())
+        file.write_bytes(whole)
+
+
 def test_damaged_scores_are_named_by_their_key(tmp_path: Path) -> None:
     """Keeps away: "None: its scores are not captions × frames", which names no row."""
     path, table = str(tmp_path / "a.tar"), str(tmp_path / "a.parquet")

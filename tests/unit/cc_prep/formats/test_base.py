@@ -39,6 +39,34 @@ def test_rows_are_of_the_schema_or_of_any() -> None:
     assert base.read_rows(table(key=["a"], count=["7"]), SCHEMA, "x") == [{"key": "a", "count": 7}]
 
 
+def test_many_equal_rows_are_refused_before_they_are_read() -> None:
+    """Keeps away: a stranger's table of some kilobytes that takes 8 GB of memory."""
+    rows = base.MAX_TABLE_BYTES // (base.ROW_BYTES + base.VALUE_BYTES) + 1
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"n": pa.nulls(rows, pa.int8())}), buffer)
+    assert len(buffer.getvalue()) < 100_000
+    with pytest.raises(DamagedShard, match=r"^x: its [\d,]{10} rows of .* more than 4 GiB"):
+        base.read_rows(buffer.getvalue(), None, "x")
+
+
+def test_long_equal_texts_are_refused_while_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a text that is stored once and takes its length in each of its rows."""
+    monkeypatch.setattr(base, "MAX_TABLE_BYTES", 10_000_000)
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"t": ["x" * 100_000] * 200}), buffer, compression="zstd")
+    assert len(buffer.getvalue()) < 10_000
+    with pytest.raises(DamagedShard, match="x: its 200 rows of 200 values would take"):
+        base.read_rows(buffer.getvalue(), None, "x")
+    few = io.BytesIO()
+    pq.write_table(pa.table({"t": ["x" * 100_000] * 50}), few, compression="zstd")
+    assert len(base.read_rows(few.getvalue(), None, "x")) == 50
+
+
+def test_a_column_that_is_not_there_is_named() -> None:
+    with pytest.raises(DamagedShard, match=r"^x: lacks the column count$"):
+        base.read_rows(table(key=["a"]), SCHEMA, "x")
+
+
 def test_damage_is_told_in_pyarrows_words() -> None:
     """Keeps away: `x: ArrowInvalid`, which tells nobody what to look for."""
     with pytest.raises(DamagedShard, match=r"^x: .*Parquet.*") as caught:
@@ -63,7 +91,7 @@ def test_versions_are_those_of_what_is_written() -> None:
     Whoever changes what a format holds raises its version here and there.
     """
     of_changes = {"cc-changes": 1, "cc-region-features": 1, "cc-entities": 1}
-    of_frames = {"cc-sequences": 4, "cc-scores": 2, "cc-training-shards": 4}
+    of_frames = {"cc-sequences": 4, "cc-scores": 2, "cc-training-shards": 5}
     assert of_frames | of_changes == base.VERSIONS
     formats = (
         *(sequences.FORMAT, scores.FORMAT, training_shards.FORMAT),

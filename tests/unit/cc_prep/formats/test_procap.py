@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from cc_prep.errors import RejectedPair, UserError
+from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.formats import procap
 from cc_prep.records import FrameScores, ImagePair
 
@@ -150,6 +150,18 @@ def test_matrices_have_a_row_a_caption_and_a_column_a_frame(
     with pytest.raises(RejectedPair) as caught:
         procap.scores_of(entries, OTHER, one("1", "change"), ("a", "b"), 5)
     assert message in caught.value.detail
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e300", "1e19", "null"])
+def test_scores_that_are_not_finite_reject_their_pair(value: str) -> None:
+    """Keeps away: keyframes drawn from NaN, in shards that a training then learns nothing from."""
+    good = [[0.0] * 5] * 2
+    bad = json.loads(f"[[0, 0, 0, 0, 0], [0, 0, 0, 0, {value}]]")
+    for entry in ([good, bad], [bad, good]):
+        entries = {"1": dict(zip(procap.MATRICES, entry, strict=True))}
+        with pytest.raises(RejectedPair, match="1: a score is no finite number") as caught:
+            procap.scores_of(entries, OTHER, one("1", "change"), ("a", "b"), 5)
+        assert caught.value.reason is Reason.UNREADABLE_SEQUENCE
 
 
 def test_ids_that_two_splits_share_and_ids_of_paths(tmp_path: Path) -> None:

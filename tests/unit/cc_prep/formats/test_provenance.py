@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,28 @@ def test_another_version_is_refused(tmp_path: Path, record: dict, message: str) 
         record = {"format": name, "format_version": version, "settings": {}}
         provenance.write(str(tmp_path), record)
         assert provenance.read(str(tmp_path)) == record
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"planned": {"../../x": 1}}, "planned.../../x"),
+        ({"planned": {"train-000000": "4"}}, "planned.train-000000"),
+        ({"shards": {"train-000000": {"samples": "4"}}}, "shards.train-000000.samples"),
+        ({"shards": {"/etc/x": {}}}, "shards./etc/x"),
+        ({"shards": []}, "shards"),
+        ({"weights": {"rife": 7}}, "weights.rife"),
+    ],
+)
+def test_values_of_other_types_are_named(tmp_path: Path, change: dict, message: str) -> None:
+    """Keeps away: a traceback of whichever command adds up a text, a shard whose name leads out of
+    its folder, and a remedy that loses what is there.
+    """
+    record = {"format": "cc-scores", "format_version": VERSIONS["cc-scores"], "settings": {}}
+    provenance.write(str(tmp_path), {**record, **change})
+    with pytest.raises(UserError, match=re.escape(f"damaged ({message}")) as caught:
+        provenance.read(str(tmp_path))
+    assert "Restore it from a copy. Without one, remove the folder" in str(caught.value)
 
 
 def test_rejects_are_sorted_and_the_same_bytes(tmp_path: Path) -> None:

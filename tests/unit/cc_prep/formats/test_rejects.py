@@ -10,7 +10,8 @@ from cc_prep.formats.rejects import Reject
 
 def test_names_that_are_not_utf8_are_written(tmp_path: Path) -> None:
     """Keeps away: a folder that no run can finish, since its rejects cannot be written."""
-    reject = Reject("k", "caf\udce9", "train", "change", "train-000000", "failed", "x\ud800é")
+    id, message = map(rejects.encodable, ("caf\udce9", "x\ud800é"))
+    reject = Reject("k", id, "train", "change", "train-000000", "failed", message)
     rejects.write(str(tmp_path), [reject])
     [row] = rejects.read(str(tmp_path))
     assert (row.id, row.message) == ("caf\\udce9", "x\\ud800é")

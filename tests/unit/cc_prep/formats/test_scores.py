@@ -32,6 +32,17 @@ def test_scores_come_back_exactly(tmp_path: Path, captions: int) -> None:
         assert np.array_equal(getattr(mine, name), getattr(original, name))
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e19])
+@pytest.mark.parametrize("name", ["bef_inter_sim", "inter_aft_visual", "penalty"])
+def test_scores_that_are_not_finite_are_named(name: str, value: float) -> None:
+    """Keeps away: training shards with scores of NaN, of a table that a step reads unchecked."""
+    damaged = {"key": "k", **row(frame_scores(2))}
+    flat = damaged[name] if name != "bef_inter_sim" else damaged[name][1]
+    flat[4] = value
+    with pytest.raises(tar.DamagedShard, match="k: a score is no finite number"):
+        scores.decode(damaged)
+
+
 def test_similarities_fall_back_to_likeness() -> None:
     assert frame_scores(3).similarities().shape == (2, 3, 5)
     assert frame_scores(3).similarities(visual=True).shape == (2, 1, 5)

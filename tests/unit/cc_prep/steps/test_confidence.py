@@ -31,6 +31,15 @@ def test_both_ends_and_k_between(
         assert (keyframes[0], keyframes[-1]) == (0, len(penalty) - 1)
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_penalties_that_are_not_finite_are_refused(strategy: Strategy, value: float) -> None:
+    """Keeps away: frames that are drawn by chances of NaN."""
+    penalty = np.float32([0, 1, value, 2, 0])
+    with pytest.raises(ValueError, match="a penalty is no finite number"):
+        confidence.keyframes(penalty, 1, strategy, np.random.default_rng(0))
+
+
 @pytest.mark.parametrize("strategy", ["confidence", "random", "visual"])
 def test_frames_over_the_threshold_come_last(strategy: Strategy) -> None:
     penalty = np.float32([9, 1, 8, 2, 7, 3, 9])

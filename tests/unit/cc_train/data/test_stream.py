@@ -137,6 +137,17 @@ def test_what_cannot_be_read_is_counted_and_replaced(tmp_path: Path) -> None:
     assert batches.state(3)["skipped"] == ["set-train-000001-nochange"]
 
 
+def test_a_flipped_bit_is_damage_unless_checksums_are_off(tmp_path: Path) -> None:
+    """Keeps away: a training on other values than were written; and a switch without effect."""
+    pattern = write_shards(tmp_path, [4])
+    entry = shard_index.read([pattern])[1]
+    data = bytearray(Path(entry.shard).read_bytes())
+    data[entry.offset + entry.bytes - 1] = 1  # padding behind the scores
+    Path(entry.shard).write_bytes(bytes(data))
+    assert stream(pattern, 4, skip_bad=1.0)(0)[SKIPPED] == [entry.key]
+    assert stream(pattern, 4, verify_checksums=False)(0)[SKIPPED] == []
+
+
 def test_too_much_damage_ends_the_run(tmp_path: Path) -> None:
     pattern = write_shards(tmp_path, [6, 6])
     damage(tmp_path, "set-train-000001-nochange")

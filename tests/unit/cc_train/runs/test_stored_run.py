@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from cc_prep.errors import UserError
@@ -32,6 +33,15 @@ def test_settings_that_a_run_lacks() -> None:
     assert stored_run.settings_of(run, Settings) == Settings(width=3, mirror=0.5)
     with pytest.raises(KeyError, match="width"):
         stored_run.settings_of(run_of({"mirror": 0.5}, {}), Settings)
+
+
+@pytest.mark.parametrize("settings", ["[" * 200_000, '{"system": "a", "system": "b"}', "[]"])
+def test_metadata_of_a_stranger(tmp_path: Path, settings: str) -> None:
+    """Keeps away: a RecursionError of a captioner whose settings nest, and the last of two."""
+    save_file({"a": torch.zeros(1)}, tmp_path / "model.safetensors", {"settings": settings})
+    for read in (stored_run.read, stored_run.system_of):
+        with pytest.raises(UserError, match=r"model\.safetensors: damaged \(.*\)\. Restore it"):
+            read(tmp_path)
 
 
 def test_a_run_becomes_its_network() -> None:

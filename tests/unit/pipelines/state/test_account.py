@@ -13,6 +13,7 @@ import pytest
 
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import provenance, rejects, sequences, training_shards
+from cc_prep.inspect import verification
 from pipelines import job, progress
 from pipelines.state.journal import Journal
 from pipelines.stored import finished_shards
@@ -54,6 +55,29 @@ def test_a_shard_that_is_to_be_made_again_is_not_complete(tmp_path: Path, retry:
         assert record(folder)["complete"] is False
     fake_jobs.run(spec(tmp_path), retry_rejects=retry)
     assert record(folder)["complete"] is True
+
+
+@pytest.mark.parametrize("retry", [False, True])
+def test_a_flipped_bit_is_not_taken_over(
+    tmp_path: Path, retry: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Keeps away: damage that `verify` saw before a retry or a larger --limit, and not after it;
+    and a shard that is made again in silence.
+    """
+    before = spec(tmp_path, rejects=[5]) if retry else spec(tmp_path, 6)
+    fake_jobs.run(before)
+    path = Path(before.folder, "train-000000.tar")
+    path.write_bytes(path.read_bytes().replace(b'"number": 3', b'"number": 2'))
+    assert verification.verify(before.folder, sequences.FORMAT)
+    capfd.readouterr()
+    fake_jobs.run(spec(tmp_path), retry_rejects=retry)
+    assert "train-000000.tar was not as it was written" in "".join(capfd.readouterr())
+    undisturbed = replace(spec(tmp_path), folder=str(tmp_path / "undisturbed"))
+    fake_jobs.run(undisturbed)
+    for name in ("train-000000.tar", "rejects.parquet", "provenance.json"):
+        assert (
+            Path(before.folder, name).read_bytes() == Path(undisturbed.folder, name).read_bytes()
+        ), name
 
 
 class FullAtTheEnd:

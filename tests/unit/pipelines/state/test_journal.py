@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cc_prep.errors import UserError
+from cc_prep.formats import training_shards
 from cc_prep.formats.rejects import Reject
 from pipelines.state.journal import Done, Journal, State
 
+ROW = dict.fromkeys(set(training_shards.INDEX_SCHEMA.names) - {"shard"})
+ROW |= {"key": "k", "offset": 512, "bytes": 1024, "crc32c": 7, "captions": [], "mask_classes": []}
 REJECT = Reject("k", "i", "s", "change", "train-000000", "r", "m")
 DONE = Done(
     "train-000000",
-    5,
+    2,
     "d",
-    samples=4,
+    samples=1,
     bytes=10,
     sha256="s",
     seconds=1.5,
     rejects=(REJECT,),
-    index=[{"key": "k", "offset": 512}],
+    index=[ROW],
 )
 
 
@@ -57,6 +62,18 @@ def test_what_is_written_comes_back(tmp_path: Path) -> None:
         {"rejects": None},
         {"rejects": [{"key": "k"}]},
         {"surplus": 1},
+        {"samples": 2},
+        {"pairs": 3},
+        {"pairs": "2"},
+        {"rejects": [], "samples": 1},
+        {"samples": -1, "pairs": 0},
+        {"seconds": "<b>"},
+        {"index": [{"key": 1}]},
+        {"index": [{**ROW, "offset": "512"}]},
+        {"index": [{**ROW, "crc32c": -1}]},
+        {"index": [{**ROW, "key": 1}]},
+        {"index": [{**ROW, "captions": "one"}]},
+        {"rejects": [{**asdict(REJECT), "reason": 1}]},
     ],
 )
 def test_a_done_file_of_strangers_is_no_done_shard(tmp_path: Path, change: dict[str, Any]) -> None:
@@ -73,8 +90,45 @@ def test_a_done_file_of_strangers_is_no_done_shard(tmp_path: Path, change: dict[
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 10**5, '{"shard": "a"}'])
 def test_damaged_files_count_as_missing(tmp_path: Path, text: str) -> None:
     (tmp_path / ".state").mkdir()
-    for name in ("plan.json", "a.done.json", "a.journal.json"):
+    for name in ("a.done.json", "a.journal.json"):
         (tmp_path / ".state" / name).write_text(text)
     state = State(str(tmp_path))
     assert (state.done(), state.journals(), state.journal("a")) == ({}, [], None)
-    assert state.plan() in (None, {"shard": "a"})
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("", ""),
+        ("{", ""),
+        ("[]", ""),
+        ('{"../../../x": 1}', "'../../../x': "),
+        ('{"zz": 1}', "'zz': "),
+        ('{"train-000000": "1"}', "'train-000000': "),
+        ('{"train-000000": 0}', "'train-000000': "),
+    ],
+)
+def test_a_damaged_plan_is_refused(tmp_path: Path, text: str, where: str) -> None:
+    """Keeps away: a plan with shards that nobody makes, so that a folder is never complete and
+    nothing says why; and one that loses the other splits in silence.
+    """
+    state = State(str(tmp_path))
+    assert state.plan() is None
+    (tmp_path / ".state").mkdir()
+    (tmp_path / ".state/plan.json").write_text(text)
+    message = (
+        rf"/plan\.json: {re.escape(where)}no plan of shards \(.*\)\. Remove this file, and run"
+    )
+    with pytest.raises(UserError, match=message):
+        state.plan()
+
+
+def test_a_damaged_journal_accuses_nobody(tmp_path: Path) -> None:
+    """Keeps away: a traceback of a count that is a text."""
+    state = State(str(tmp_path))
+    journal = Journal("train-000000", "run", "host", ["a"])
+    state.write_journal(journal)
+    assert state.journals() == [journal]
+    path = tmp_path / ".state/train-000000.journal.json"
+    path.write_text(json.dumps({**asdict(journal), "crashes": {"a": "2"}}))
+    assert state.journals() == []
