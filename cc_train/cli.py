@@ -6,12 +6,14 @@ import inspect
 import multiprocessing
 import os
 import sys
+from contextlib import nullcontext
 from typing import Any, NoReturn
 
 import click
 
 from cc_prep import __version__
 from cc_prep.errors import JobFailed, LoaderWorkerDied, UserError
+from cc_prep.interrupts import STOPPED, interruptible
 from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_train import page_commands, systems
 from cc_train.baselines import commands as baseline_commands
@@ -27,7 +29,16 @@ from cc_train.sharing import commands as sharing_commands
 
 
 class _Commands(click.Group):
-    """The commands below, and those of the table of systems."""
+    """The commands below, and those of the table of systems.
+
+    Each of them, when it is stopped, ends with a line of ours in place of click's.
+    """
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            raise JobFailed(STOPPED) from None
 
     def list_commands(self, context: click.Context) -> list[str]:
         return [*systems.names(), *super().list_commands(context), *systems.commands()]
@@ -72,8 +83,11 @@ def main() -> None:
 
 
 def _exit_code() -> int:
+    # A rank that waits for others does not get to a handler; torchrun's SIGTERM has to end it.
+    stoppable = nullcontext() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else interruptible()
     try:
-        cli.main(standalone_mode=False)
+        with stoppable:
+            cli.main(standalone_mode=False)
     except click.Abort:
         return 1
     except click.ClickException as error:

@@ -22,6 +22,7 @@ from cc_prep import storage
 from cc_prep.errors import JobFailed, StoreFailed, UserError
 from cc_prep.formats import provenance
 from cc_prep.formats.base import ShardFormat
+from cc_prep.interrupts import interruptible
 from cc_prep.manifest import Manifest
 from pipelines import engine, estimates, fingerprint
 from pipelines.cluster.broken import BrokenDevices, without_devices
@@ -30,7 +31,6 @@ from pipelines.cluster.resources import may_grow
 from pipelines.progress import Watcher, amount
 from pipelines.state import lock, sources
 from pipelines.state.account import Account, check_all_came_back
-from pipelines.state.interrupts import interruptible
 from pipelines.state.journal import Done, State
 from pipelines.state.run import RunInfo
 from pipelines.step import MakeStep, Shard, remaining

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
 from cc_prep import __version__
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.tar import DamagedShard
+from cc_prep.interrupts import STOPPED, interruptible
 from pipelines.cli import data, jobs, look, splits, weights
-from pipelines.state.interrupts import interruptible
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class Commands(click.Group):
+    """Commands of which each, when it is stopped, ends with a line of ours in place of click's."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            raise JobFailed(STOPPED) from None
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="cc-prep")
 def cli() -> None:
     """Prepares change-captioning data: image pairs → sequences → scores → training shards.
