@@ -88,7 +88,8 @@ def _exit_code() -> int:
     try:
         with stoppable:
             cli.main(standalone_mode=False)
-    except click.Abort:
+    except click.Abort:  # stopped before the command was chosen
+        click.echo(f"cc-train: {STOPPED}", err=True)
         return 1
     except click.ClickException as error:
         error.show()

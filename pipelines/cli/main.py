@@ -24,7 +24,9 @@ class Commands(click.Group):
             raise JobFailed(STOPPED) from None
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="cc-prep")
 def cli() -> None:
     """Prepares change-captioning data: image pairs → sequences → scores → training shards.
