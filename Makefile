@@ -27,9 +27,10 @@ SETUP   := $(VENV)/.setup-done
 BROWSER := $(VENV)/.browser-done
 JAVA    := $(VENV)/.java-done
 DOCS    := $(VENV)/.docs-done
+LOWEST  := $(VENV)-lowest/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser java demo test faults gpu-smoke wheel mutants docs lint format check bench \
+.PHONY: help setup browser java demo test test-lowest faults gpu-smoke wheel mutants docs lint format check bench \
   interpolate score shards stage1 stage2 pair scorer chain mllm evaluate zoo-row ablation assets captioner-mini \
   chain-mini
 
@@ -187,6 +188,18 @@ assets: $(SETUP)  ## train the small default weights from nothing: ASSETS/weight
 
 test: $(SETUP) $(BROWSER) $(JAVA)  ## all tests, two files at a time
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# A CUDA build of torch among them: 9 GB on disk. To be run after a change of the dependencies.
+test-lowest: $(LOWEST) $(BROWSER) $(JAVA)  ## all tests with the lowest version of each dependency
+	$(VENV)-lowest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+$(LOWEST): pyproject.toml
+	$(PYTHON) -m venv $(VENV)-lowest
+	$(PYTHON) tests/lowest_versions.py > $(VENV)-lowest/constraints.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet uv
+	$(VENV)-lowest/bin/uv pip install --quiet --python $(VENV)-lowest/bin/python \
+	  --constraint $(VENV)-lowest/constraints.txt --editable '.[dev]'
+	@touch $@
 
 faults: $(SETUP) $(BROWSER) $(JAVA)  ## cause faults, TRIES=50 of each kind; see docs/reliability.md
 	TRIES=$(TRIES) $(BIN)/python -m pytest tests/faults $(ARGS)

@@ -6,12 +6,14 @@ import inspect
 import multiprocessing
 import os
 import sys
+from contextlib import nullcontext
 from typing import Any, NoReturn
 
 import click
 
 from cc_prep import __version__
 from cc_prep.errors import JobFailed, LoaderWorkerDied, UserError
+from cc_prep.interrupts import STOPPED, interruptible
 from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_prep.terminal import echo, with_homes
 from cc_train import page_commands, systems
@@ -29,7 +31,16 @@ from cc_train.sharing import commands as sharing_commands
 
 
 class _Commands(click.Group):
-    """The commands below, and those of the table of systems."""
+    """The commands below, and those of the table of systems.
+
+    Each of them, when it is stopped, ends with a line of ours in place of click's.
+    """
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            raise JobFailed(STOPPED) from None
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(context, with_homes(args))
@@ -77,9 +88,13 @@ def main() -> None:
 
 
 def _exit_code() -> int:
+    # A rank that waits for others does not get to a handler; torchrun's SIGTERM has to end it.
+    stoppable = nullcontext() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else interruptible()
     try:
-        cli.main(standalone_mode=False)
-    except click.Abort:
+        with stoppable:
+            cli.main(standalone_mode=False)
+    except click.Abort:  # stopped before the command was chosen
+        echo(f"cc-train: {STOPPED}", err=True)
         return 1
     except click.ClickException as error:
         error.show()

@@ -12,7 +12,7 @@ import os
 import socket
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import ray
@@ -21,9 +21,11 @@ from ray.data import ActorPoolStrategy, DataContext
 from cc_prep.errors import JobFailed, UserError, first_line, named_line
 from cc_prep.models.cpu.allocator import ONE_ARENA
 from pipelines.cluster.broken import BrokenDevices, release
+from pipelines.cluster.last_word import last_word
 from pipelines.cluster.output import LOG, divert_output, restore_output
 from pipelines.cluster.pool import Pool, Resources
 from pipelines.cluster.resources import free_resources
+from pipelines.cluster.temporary import temporary_folder
 from pipelines.shard_worker import ShardWorker
 from pipelines.state.device import Device
 from pipelines.state.journal import Done
@@ -33,7 +35,7 @@ from pipelines.step import MakeStep, Shard
 CONNECT_SECONDS = 10.0
 OBJECT_STORE_BYTES = 128 * 2**20
 
-_ours = False  # whether `start` started or joined the Ray that there is
+_session = ExitStack()  # what `start` began and `stop` ends
 
 
 def start() -> tuple[Resources, ...]:
@@ -59,11 +61,14 @@ def start() -> tuple[Resources, ...]:
 
 def _initialise(address: str | None) -> None:
     """Starts Ray or joins a cluster, with the output of this process diverted."""
-    global _ours
+    _session.enter_context(last_word())
     divert_output()
     # Our blocks are plans and file names of some kilobytes, so a small object store will do.
-    local = {} if address else {"object_store_memory": OBJECT_STORE_BYTES}
-    _ours = True
+    local: dict[str, Any] = {}
+    if not address:
+        folder = _session.enter_context(temporary_folder())
+        local = {"object_store_memory": OBJECT_STORE_BYTES, "_temp_dir": folder}
+    _session.callback(ray.shutdown)
     with _one_arena():
         ray.init(
             address=address or "local",
@@ -126,12 +131,9 @@ def _unreachable(address: str | None, reason: str) -> UserError:
 
 def stop() -> None:
     """Ends the local Ray that `start` started, or leaves the cluster that it joined."""
-    global _ours
     if ray.is_initialized():
         release()
-    if _ours:
-        ray.shutdown()
-        _ours = False
+    _session.close()
     restore_output()
 
 

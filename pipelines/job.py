@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import re
 import signal
@@ -22,6 +23,7 @@ from cc_prep import storage
 from cc_prep.errors import JobFailed, StoreFailed, UserError
 from cc_prep.formats import provenance
 from cc_prep.formats.base import ShardFormat
+from cc_prep.interrupts import interruptible
 from cc_prep.manifest import Manifest
 from pipelines import engine, estimates, fingerprint
 from pipelines.cluster.broken import BrokenDevices, without_devices
@@ -30,7 +32,6 @@ from pipelines.cluster.resources import may_grow
 from pipelines.progress import Watcher, amount
 from pipelines.state import lock, sources
 from pipelines.state.account import Account, check_all_came_back
-from pipelines.state.interrupts import interruptible
 from pipelines.state.journal import Done, State
 from pipelines.state.run import RunInfo
 from pipelines.step import MakeStep, Shard, remaining
@@ -131,6 +132,7 @@ def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:
             _print_plan(spec, options, pool, console)
             return None
         with (
+            _warnings_on(console),
             _writable(spec.folder),
             lock.locked(spec.folder, _end_this_process) as held,
             interruptible(),
@@ -143,6 +145,17 @@ def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:
                     storage.remove_temporaries(spec.folder)
     finally:
         engine.stop()
+
+
+@contextlib.contextmanager
+def _warnings_on(console: Console) -> Iterator[None]:
+    """Shows warnings of ours, such as of a store that fails: standard error is Ray's meanwhile."""
+    log, handler = logging.getLogger("cc_prep"), logging.StreamHandler(console.file)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 def _locked(

@@ -7,12 +7,14 @@ then answers 500 or hangs up in the middle of an answer costs a job some seconds
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential_jitter
 
-from cc_prep.errors import FileRefused, UserError
+from cc_prep.errors import FileRefused, UserError, named_line
+from cc_prep.redaction import without_credentials
 from cc_prep.storage import store_errors
 
 TRIES = 9  # a minute of pauses: a store may be away for that long
@@ -37,6 +39,8 @@ SCHEMES = (
 T = TypeVar("T")
 # The kinds of stores that have answered this process, and those given up for their silence since.
 _reached, _silent = set[str](), set[str]()
+_named = set[str]()  # those of which was said that they fail, until they answer
+_log = logging.getLogger(__name__)
 
 
 def call(path: str, action: Callable[[Any, str], T], upload: int = 0) -> T:
@@ -64,6 +68,7 @@ def call(path: str, action: Callable[[Any, str], T], upload: int = 0) -> T:
         stop=_patience(tries_of_client, 1 if kind in _silent else SILENT_TRIES),
         wait=wait_exponential_jitter(initial=FIRST_PAUSE, max=LONGEST_PAUSE),
         retry=retry_if_exception(lambda error: store_errors.may_pass(error, kind in _reached)),
+        before_sleep=lambda state: _say_that_it_fails(path, kind, state),
         reraise=True,
     )
     try:
@@ -75,7 +80,21 @@ def call(path: str, action: Callable[[Any, str], T], upload: int = 0) -> T:
         raise store_errors.explained(path, error, tries, kind in _reached) from None
     _reached.add(kind)
     _silent.discard(kind)
+    _named.discard(kind)
     return result
+
+
+def _say_that_it_fails(path: str, kind: str, state: RetryCallState) -> None:
+    """Logs a warning after the second failure in a row, once until the store answers."""
+    error = state.outcome.exception() if state.outcome is not None else None
+    if error is None or state.attempt_number != 2 or kind in _named:
+        return
+    _named.add(kind)
+    _log.warning(
+        "%s: the store failed twice, the last with %s; it is asked again for some minutes",
+        without_credentials(path),
+        without_credentials(named_line(error)),
+    )
 
 
 def _patience(tries_of_client: int, silent_tries: int) -> Callable[[RetryCallState], bool]:

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
 from cc_prep import __version__
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.tar import DamagedShard
+from cc_prep.interrupts import STOPPED, interruptible
 from cc_prep.terminal import echo, with_homes
 from pipelines.cli import data, jobs, look, splits, weights
-from pipelines.state.interrupts import interruptible
 
 
 class _Commands(click.Group):
-    """The commands below."""
+    """The commands below; one that is stopped ends with a line of ours in place of click's."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(context, with_homes(args))
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            raise JobFailed(STOPPED) from None
 
 
 @click.group(

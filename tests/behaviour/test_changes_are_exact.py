@@ -52,7 +52,7 @@ def test_killed_and_resumed(
 ) -> None:
     """Keeps away: half a shard that is taken for a whole one.
 
-    A pipe in the place of an image holds the worker at the last pair of the second shard. SIGKILL
+    The worker is held at the last pair of the second shard. SIGKILL
     comes there, while the first shard is done.
     """
     root = Path(shutil.copytree(synth_root, tmp_path / "synth"))
@@ -60,13 +60,14 @@ def test_killed_and_resumed(
     arguments = ["changes", "synth", "--root", root, "--out", out, *SMALL]
     [*_, pair] = changes.read(str(undisturbed / "changes/train-000001.tar"))
     state = out / "changes/.state"
-    with processes.pipe_in_place_of(image_after(root, pair.meta)):
+    with processes.held(image_after(root, pair.meta)) as hold:
         processes.kill_when(
             lambda: (
                 (state / "train-000000.done.json").exists()
                 and pair.key in processes.in_flight(state / "train-000001.journal.json")
             ),
             *(*arguments, "--workers", 1),
+            env=hold.environment,
         )
     assert (out / "changes/train-000000.tar").exists()
     assert not (out / "changes/train-000001.tar").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from pathlib import Path
 
@@ -84,14 +83,14 @@ def test_killed_and_resumed(
 ) -> None:
     """Keeps away: half a shard that is taken for a whole one, and a vocabulary of a part.
 
-    One worker makes here what two made undisturbed. A pipe in the place of an image holds it at a
-    pair of the second shard. SIGKILL comes there, while the first shard is done and the journal of
-    the second one names that pair.
+    One worker makes here what two made undisturbed. It is held at a pair of the second shard.
+    SIGKILL comes there, while the first shard is done and the journal of the second one names that
+    pair.
     """
     out = Path(shutil.copytree(found_changes, tmp_path / "out"))
     [*_, pair] = changes.read(str(out / "changes/train-000001.tar"))
     state = out / "region_features/.state"
-    with processes.pipe_in_place_of(image_after(root, pair.meta)):
+    with processes.held(image_after(root, pair.meta)) as hold:
         processes.kill_when(
             lambda: (
                 (state / "train-000000.done.json").exists()
@@ -99,6 +98,7 @@ def test_killed_and_resumed(
             ),
             *arguments("entities", root, out),
             *("--workers", 1),
+            env=hold.environment,
         )
     assert not list(out.glob("region_features/train-000001.parquet"))
     assert not (out / "entities").exists()
@@ -112,31 +112,25 @@ def test_killed_in_the_second_job_and_resumed(
 ) -> None:
     """Keeps away: a command that refuses what it was killed at; a vocabulary before all shards.
 
-    The vectors are there. Once the second job has its plan, and before it has a worker, a pipe
-    takes the place of their last shard. It holds the worker, and SIGKILL comes there, while all
-    other shards are done.
+    The vectors are there. From when the second job has its plan, and before it has a worker, who
+    opens their last shard is held. SIGKILL comes there, while all other shards are done.
     """
     out = Path(shutil.copytree(undisturbed, tmp_path / "out"))
     shutil.rmtree(out / "entities")
-    held = out / "region_features/val-000000.parquet"
-    content = held.read_bytes()
     state = out / "entities/.state"
     done_first = [f"{split}-{number:06d}" for split, number in
                   (("test", 0), ("train", 0), ("train", 1), ("train", 2))]  # fmt: skip
 
     def is_held() -> bool:
-        if held.is_file() and (state / "plan.json").exists():
-            held.unlink()
-            os.mkfifo(held)
+        if (state / "plan.json").exists():
+            hold.begin()
         return (state / "val-000000.journal.json").exists() and all(
             (state / f"{name}.done.json").exists() for name in done_first
         )
 
-    try:
-        processes.kill_when(is_held, *arguments("entities", root, out), "--workers", 1)
-    finally:
-        held.unlink()
-        held.write_bytes(content)
+    with processes.held(out / "region_features/val-000000.parquet", at_once=False) as hold:
+        command = (*arguments("entities", root, out), "--workers", 1)
+        processes.kill_when(is_held, *command, env=hold.environment)
     assert not (out / "entities/val-000000.parquet").exists()
     assert not (out / "entities" / entities.VOCABULARY).exists()
     before = {name: (state / f"{name}.done.json").read_bytes() for name in done_first}

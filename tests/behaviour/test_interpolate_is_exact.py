@@ -44,11 +44,11 @@ def test_two_workers_give_the_same_bytes(
 def test_sigterm_ends_cleanly_and_says_how_to_go_on(
     undisturbed: Path, tmp_path: Path, synth_root: Path, prepare: Command
 ) -> None:
-    """A pipe in the place of the last pair's image holds the worker, so that it comes in time."""
+    """The worker is held at the last pair, so that it comes in time."""
     root, out = Path(shutil.copytree(synth_root, tmp_path / "synth")), tmp_path / "out"
     arguments = ["interpolate", "synth", "--root", root, "--out", out]
-    with processes.pipe_in_place_of(last_image(root, undisturbed)):
-        job = processes.start(*arguments, "--workers", 1, *SMALL)
+    with processes.held(last_image(root, undisturbed)) as hold:
+        job = processes.start(*arguments, "--workers", 1, *SMALL, env=hold.environment)
         is_begun = processes.wait_for(lambda: list(out.glob("sequences/*.tar")), job)
         assert is_begun, processes.ended(job)
         job.terminate()

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from tests.conftest import BIN
 
+AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")  # of Ray's node manager
 PATIENCE = 600.0  # a slow machine is no fault
 
 
@@ -41,12 +43,12 @@ def wait_for(happened: Callable[[], object], job: subprocess.Popen[str]) -> bool
     return False
 
 
-def kill_when(reached: Callable[[], object], *arguments: object) -> None:
+def kill_when(reached: Callable[[], object], *arguments: object, **options: object) -> None:
     """Starts a `cc-prep` and kills it as soon as it has reached something, before it ends.
 
-    Its workers are gone then too: what a pipe holds one of them at cannot be made by it.
+    Its workers are gone then too: what one of them is held at cannot be made by it.
     """
-    job = start(*arguments)
+    job = start(*arguments, **options)
     try:
         assert wait_for(reached, job), f"it was over already: {ended(job)}"
     finally:
@@ -56,26 +58,49 @@ def kill_when(reached: Callable[[], object], *arguments: object) -> None:
     assert psutil.wait_procs(workers, timeout=120)[1] == []
 
 
+HOLD = """
+import os, sys, time
+
+def hold(event, arguments):
+    if event == "open" and isinstance(arguments[0], str):
+        while os.path.abspath(arguments[0]) == {file!r} and os.path.exists({mark!r}):
+            time.sleep(0.02)
+
+sys.addaudithook(hold)
+"""
+
+
+class Hold:
+    """Holds each process that opens a file, from `begin` on, if it was started in `environment`."""
+
+    def __init__(self, folder: Path, file: Path) -> None:
+        self._mark = folder / "held"
+        text = HOLD.format(file=str(file.absolute()), mark=str(self._mark))
+        (folder / "sitecustomize.py").write_text(text)
+        paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+    def begin(self) -> None:
+        self._mark.touch()
+
+    def end(self) -> None:
+        self._mark.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
-def pipe_in_place_of(file: Path) -> Iterator[None]:
-    """Holds whoever opens the file. It is back, as it was, at the end; who still waits gets it."""
-    content = file.read_bytes()
-    file.unlink()
-    os.mkfifo(file)
-    pipe = file.with_name(f"{file.name}.pipe")
-    os.link(file, pipe)
-    try:
-        yield
-    finally:
-        whole = file.with_name(f"{file.name}.whole")
-        whole.write_bytes(content)
-        whole.replace(file)  # from now on nobody comes to the pipe any more
-        with contextlib.suppress(OSError):  # nobody waits there
-            end = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-            os.set_blocking(end, True)
-            with open(end, "wb") as waiting:
-                waiting.write(content)
-        pipe.unlink()
+def held(file: Path, at_once: bool = True) -> Iterator[Hold]:
+    """Whoever opens the file within the block waits there until its end.
+
+    The file stays as it is: a pipe in its place, which holds too, is refused.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        hold = Hold(Path(folder), file)
+        if at_once:
+            hold.begin()
+        try:
+            yield hold
+        finally:
+            hold.end()
 
 
 def in_flight(journal: Path) -> list[str]:
@@ -119,16 +144,21 @@ def kill(processes: list[psutil.Process]) -> int:
 
 
 def strike(job: subprocess.Popen[str], victim: str) -> int:
-    """SIGKILL to an actor, the driver, Ray's node manager or everything; or a pause of an actor.
+    """SIGKILL to an actor, the driver, Ray's node manager, one of its agents or everything; or a
+    SIGTERM to the driver, or a pause of an actor.
 
     How many processes it hit: 0 where there is no such process yet, or no more.
     """
     if victim == "pause":
         return _pause(actors(job)[:1])
+    if victim == "SIGTERM":
+        job.terminate()
+        return int(job.poll() is None)
     victims = {
         "actor": lambda: actors(job)[:1],
         "driver": lambda: itself(job),
         "raylet": lambda: [p for p in below(job) if _named(p, "raylet/raylet")],
+        "agent": lambda: [p for p in below(job) if _named(p, *AGENTS)][:1],
         "session": lambda: [*below(job), *itself(job)],
     }
     return kill(victims[victim]())
@@ -174,10 +204,10 @@ def run(command: list[str], more: dict[str, str]) -> int:
 
 
 @contextlib.contextmanager
-def mounted(path: Path, megabytes: int) -> Iterator[Path]:
+def mounted(path: Path, megabytes: float) -> Iterator[Path]:
     """A disk of its own at `path`. Skips the test for who may not mount one."""
     path.mkdir()
-    options = ["-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path)]
+    options = ["-t", "tmpfs", "-o", f"size={int(megabytes * 1024)}k", "tmpfs", str(path)]
     if not _as_root("mount", *options):
         pytest.skip("needs the right to mount a disk: root, or sudo without a password")
     try:
@@ -197,6 +227,11 @@ def remount(path: Path, how: str) -> None:
         assert _as_root("mount", "-o", "remount,ro,bind", str(path))
     else:
         assert _as_root("umount", "--lazy", str(path))
+
+
+def enlarge(path: Path, megabytes: int) -> None:
+    """Gives a mounted disk more room."""
+    assert _as_root("mount", "-o", f"remount,size={megabytes}m", str(path))
 
 
 def fill(path: Path) -> None:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+
+import click
+import pytest
+
+from cc_train import cli
 
 PROGRAM = """
 import atexit
@@ -39,3 +46,20 @@ def test_after_other_failures_it_ends_as_usual() -> None:
     assert done.returncode == 1
     assert done.stderr == "cc-train: a loader worker died\n"
     assert done.stdout == "the interpreter is being taken apart\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_command_that_is_stopped_says_how_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    """Keeps away: a training that is stopped while it starts, and ends without a word."""
+    command = click.Command("half", callback=lambda: os.kill(os.getpid(), number))
+    monkeypatch.setitem(cli.cli.commands, "half", command)
+    monkeypatch.setattr(sys, "argv", ["cc-train", "half"])
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    line = "cc-train: stopped. The same command goes on from what is finished\n"
+    assert capsys.readouterr().err == line
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -178,6 +179,20 @@ def test_a_failed_job_says_how_far_it_came(tmp_path: Path) -> None:
     with pytest.raises(JobFailed, match="pair 8; 2 of 4 shards are done"):
         run(spec(tmp_path, 14, faults={"fails": range(4, 14)}))
     assert not list(tmp_path.glob(".*.tmp"))
+
+
+def test_warnings_are_shown_on_the_console_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a store that fails, named in Ray's log alone, where standard error goes."""
+    made = engine.run
+
+    def warned(*arguments: Any) -> Iterator[Done]:
+        logging.getLogger("cc_prep.storage.object_store").warning("s3://b/x: failed twice")
+        yield from made(*arguments)
+
+    monkeypatch.setattr(engine, "run", warned)
+    assert "s3://b/x: failed twice\n" in run(spec(tmp_path))[1]
 
 
 @pytest.mark.parametrize(

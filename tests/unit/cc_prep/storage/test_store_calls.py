@@ -36,6 +36,7 @@ class Failing:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_store, "LONGEST_PAUSE", 0.0)
     monkeypatch.setattr(object_store, "_silent", set())
+    monkeypatch.setattr(object_store, "_named", set())
 
 
 @pytest.mark.parametrize("times", [0, 1, 8])
@@ -52,6 +53,25 @@ def test_the_ninth_failure_is_the_last() -> None:
     with pytest.raises(StoreFailed, match=f"^{message}$"):
         object_store.call(PATH, request)
     assert request.calls == 9
+
+
+def test_a_store_that_fails_is_named_at_the_second_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Keeps away: minutes without a word while a store does not answer; a line for each file."""
+    said = []
+    for times in (1, 5, 2, 2):
+        object_store.call(PATH, Failing(ConnectionError("reset"), times))
+        said.append(len(caplog.messages))
+    assert said == [0, 1, 2, 3]  # a store that answered is named again
+    assert caplog.messages[0] == (
+        f"{PATH}: the store failed twice, the last with ConnectionError: reset; "
+        "it is asked again for some minutes"
+    )
+    for _ in range(2):
+        with pytest.raises(StoreFailed):
+            object_store.call(PATH, Failing(ConnectionError("reset"), 20))
+    assert len(caplog.messages) == 4
 
 
 class ReadTimeoutError(Exception):

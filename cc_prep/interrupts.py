@@ -6,6 +6,9 @@ import contextlib
 import signal
 from collections.abc import Iterator
 
+# Said by a command that is stopped before it can say more, such as in the first second of a job.
+STOPPED = "stopped. The same command goes on from what is finished"
+
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
