@@ -205,30 +205,31 @@ def test_attention_of_frozen_layers_is_refused(folder: Path) -> None:
         train(objective, boxed(objective), 1)
 
 
-FAMILIES = ("instructblip", "internvl", "smolvlm", "qwen3_vl")
+FAMILIES = ("instructblip", "internvl", "smolvlm")
 
 
 def learn_captions(folder: Path, family: str, seed: int = 0) -> Learning:
-    """Until the loss has fallen by 5 %, and Qwen3-VL says both captions.
-
-    The others are frozen noise, which few steps do not talk out of it.
-    """
+    """Until the loss has fallen by 5 %: frozen noise is not talked out of it in few steps."""
     objective = made(folder, family, OFF, seed=seed)
     first: dict[str, float] = {}
 
     def is_learned(losses: dict[str, float]) -> bool:
         first.update(losses if not first else {})
-        if losses["caption"] >= (0.1 if family == "qwen3_vl" else 0.95 * first["caption"]):
-            return False
-        if family != "qwen3_vl":
-            return True
-        spoken = objective.network.caption(small_mllm.pairs(), entities=ENTITIES)
-        return [one.text for one in spoken] == CAPTIONS
+        return losses["caption"] < 0.95 * first["caption"]
 
-    return overfit(objective, itertools.repeat(boxed(objective)), 200, 1e-2, is_learned, every=1)
+    batches = itertools.repeat(boxed(objective))
+    return overfit(objective, batches, 100, 1e-2, is_learned, every=1)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_two_captions_are_learned(folder: Path, family: str) -> None:
     """Keeps away: labels a token beside the words, or adapters that learn nothing."""
     assert learn_captions(folder, family).is_done
+
+
+def test_two_captions_are_said(folder: Path) -> None:
+    """Keeps away: labels a token beside the words, which lower the loss all the same."""
+    objective = made(folder, "qwen3_vl", OFF)
+    train(objective, boxed(objective), 52)
+    spoken = objective.network.eval().caption(small_mllm.pairs(), entities=ENTITIES)
+    assert [one.text for one in spoken] == CAPTIONS

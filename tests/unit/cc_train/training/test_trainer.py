@@ -46,7 +46,7 @@ def fall_of_loss(seed: int = 0) -> float:
     settings = Loop(steps=40, learning_rate=2e-3, warmup_steps=0, device="cpu")
     trainer = Trainer(task, settings, {}, Path("unused"))
     losses = [trainer.step([images()], step)["pixel"] for step in range(40)]
-    return losses[-1] / losses[0]
+    return float(losses[-1] / losses[0])
 
 
 def test_training_lowers_the_loss() -> None:
