@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -74,20 +75,18 @@ class Value(NamedTuple):
 
 def figures() -> dict[str, Figure]:
     """All figures that hang on rounding, by the name of their test."""
-    from tests.e2e import test_shipped_captioners as shipped
-    from tests.unit.cc_train.systems import (
-        test_chain_objective,
-        test_learnability,
-        test_mllm_objective,
-        test_pair_objective,
-        test_scorer_objective,
-        test_scorer_supervision,
-    )
-    from tests.unit.cc_train.training import test_trainer
+    # By name, so that mypy does not take the tests for a part of this program.
+    unit = "tests.unit.cc_train"
+    shipped = import_module("tests.e2e.test_shipped_captioners")
+    learnability = import_module(f"{unit}.systems.test_learnability")
+    mllm = import_module(f"{unit}.systems.test_mllm_objective")
+    pair = import_module(f"{unit}.systems.test_pair_objective")
+    supervision = import_module(f"{unit}.systems.test_scorer_supervision")
+    trainer = import_module(f"{unit}.training.test_trainer")
 
-    def training(learn: Callable[[int, Path], Any]) -> Figure:
+    def training(learn: Callable[..., Any], *arguments: Any, in_folder: bool = False) -> Figure:
         def take(seed: int, folder: Path) -> dict[str, Value]:
-            steps, max_steps = learn(seed, folder)
+            steps, max_steps = learn(*[folder] * in_folder, *arguments, seed=seed)
             return {"steps": Value(steps, max_steps, is_most=True)}
 
         return Figure(take, "goal")
@@ -102,61 +101,39 @@ def figures() -> dict[str, Figure]:
 
         return Figure(take, "shipped")
 
-    stage_1 = {
-        f"stage 1, {case[1]} of {case[0]}{', both ends' if case[2] else ''}": training(
-            lambda seed, _, case=case: test_learnability.learn_stage_1(*case, seed=seed)
-        )
-        for case in test_learnability.STAGE_1
-    }
-    stage_2 = {
-        f"stage 2, {kind}": training(
-            lambda seed, _, kind=kind: test_learnability.learn_stage_2(kind, seed)
-        )
-        for kind in test_learnability.KINDS
-    }
-    pair = {
-        f"pair, {way}": training(
-            lambda seed, _, way=way: test_pair_objective.learn(
-                *test_pair_objective.WAYS[way], seed=seed
-            )
-        )
-        for way in test_pair_objective.WAYS
-    }
-    attention = {
-        f"mllm, attention of {case[0]}": training(
-            lambda seed, folder, case=case: test_mllm_objective.learn_attention(
-                folder, *case, seed=seed
-            )
-        )
-        for case in test_mllm_objective.ATTENTION
-    }
-    captions = {
-        f"mllm, captions of {family}": training(
-            lambda seed, folder, family=family: test_mllm_objective.learn_captions(
-                folder, family, seed
-            )
-        )
-        for family in test_mllm_objective.FAMILIES
-    }
     return {
-        **stage_1,
-        **stage_2,
-        "stage 2, comparison": training(lambda seed, _: test_learnability.learn_comparison(seed)),
-        "clip4idc, contrast": training(lambda seed, _: test_learnability.learn_contrast(seed)),
-        "clip4idc, facts": training(lambda seed, _: test_learnability.learn_clip4idc_facts(seed)),
-        **pair,
-        "chain": training(lambda seed, _: test_chain_objective.learn(seed)),
-        "scorer": training(lambda seed, _: test_scorer_objective.learn(seed)),
-        **attention,
-        **captions,
+        **{
+            f"stage 1, {case[1]} of {case[0]}{', both ends' * case[2]}": training(
+                learnability.learn_stage_1, *case
+            )
+            for case in learnability.STAGE_1
+        },
+        **{
+            f"stage 2, {kind}": training(learnability.learn_stage_2, kind)
+            for kind in learnability.KINDS
+        },
+        "stage 2, comparison": training(learnability.learn_comparison),
+        "clip4idc, contrast": training(learnability.learn_contrast),
+        "clip4idc, facts": training(learnability.learn_clip4idc_facts),
+        **{f"pair, {way}": training(pair.learn, *pair.WAYS[way]) for way in pair.WAYS},
+        "chain": training(import_module(f"{unit}.systems.test_chain_objective").learn),
+        "scorer": training(import_module(f"{unit}.systems.test_scorer_objective").learn),
+        **{
+            f"mllm, attention of {case[0]}": training(mllm.learn_attention, *case, in_folder=True)
+            for case in mllm.ATTENTION
+        },
+        **{
+            f"mllm, captions of {family}": training(mllm.learn_captions, family, in_folder=True)
+            for family in mllm.FAMILIES
+        },
         "scorer, looks": Figure(
             lambda seed, _: {
-                "with": Value(test_scorer_supervision.looked_at(0.5, seed), 0.5, is_most=False),
-                "without": Value(test_scorer_supervision.looked_at(0.0, seed), 0.5, is_most=True),
+                "with": Value(supervision.looked_at(0.5, seed), 0.5, is_most=False),
+                "without": Value(supervision.looked_at(0.0, seed), 0.5, is_most=True),
             }
         ),
         "vqgan": Figure(
-            lambda seed, _: {"fall": Value(test_trainer.fall_of_loss(seed), 0.7, is_most=True)}
+            lambda seed, _: {"fall": Value(trainer.fall_of_loss(seed), 0.7, is_most=True)}
         ),
         "captioner-mini": of_shipped(shipped.captions_of_new_scenes),
         "captioner-mini, noise": of_shipped(shipped.confidence_of_noise),
