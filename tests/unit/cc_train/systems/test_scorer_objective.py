@@ -1,7 +1,8 @@
-"""SCORER learns: 32 planted pairs are said right; and each of its settings does what it says."""
+"""SCORER learns: 16 planted pairs are said right; and each of its settings does what it says."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -16,55 +17,41 @@ from cc_train.systems.scorer.encoder import LARGEST_SCALE
 from cc_train.systems.scorer.objective import Losses, Sampling, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import sentence_of
 from tests import pair_samples, small_scorer
+from tests.overfitting import Learning, overfit
 from tests.small_scorer import CAPTIONS, SAMPLES, WORDS
 
 PAPER, CODE = Ways(), Ways(per_head=False, trained_cbr=False, slots=True, sampled=True)
 ALL = Losses(contrast=0.1, cbr=0.05)
 
 
-def test_it_overfits_32_planted_pairs() -> None:
-    """Captions are said word for word, and the contrast finds each pair among 16.
-
-    At the end of 300 steps, at which the rate is 0, or before.
-    """
-    one = small_scorer.objective(ALL, Ways(per_head=False), width=48)
-    parameters = [p for group in one.groups("model") for p in group["params"]]
-    optimiser, steps = torch.optim.AdamW(parameters, lr=3e-3, weight_decay=0.0), 300
+def learn(seed: int = 0) -> Learning:
+    """Until 14 of 16 captions are right, and the contrast finds each pair among 8."""
+    one = small_scorer.objective(ALL, Ways(per_head=False), width=48, seed=seed)
     first: dict[str, float] = {}
-    for step in range(steps):
-        for group in optimiser.param_groups:
-            group["lr"] = 3e-3 * min(1, (step + 1) / 20) * (1 - step / steps)
-        batch = small_scorer.batch(SAMPLES, swap=0.0)
-        denominators = one.denominators(batch)
-        optimiser.zero_grad()
-        sums: dict[str, float] = {}
-        for chunk in one.chunks(batch):
-            losses = one.losses("model", chunk, step, denominators)
-            losses["total"].backward()
-            sums = {name: sums.get(name, 0) + float(v.detach()) for name, v in losses.items()}
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimiser.step()
-        one.after_step(step)
-        first = first or sums
-        is_low = sums["contrast"] < 0.3 * math.log(16) and sums["cbr"] < first["cbr"]
-        if is_low and step % 20 == 19:
-            if said_right(one) >= 29:
-                break
-            one.network.train()
-    assert sums["contrast"] < 0.3 * math.log(16), sums
-    assert sums["cbr"] < first["cbr"]
-    assert said_right(one) >= 29
+
+    def is_learned(losses: dict[str, float]) -> bool:
+        first.update(losses if not first else {})
+        low = losses["contrast"] < 0.3 * math.log(8) and losses["cbr"] < first["cbr"]
+        return low and said_right(one) >= 14
+
+    batch = small_scorer.batch(SAMPLES[:16], swap=0.0)
+    return overfit(one, itertools.repeat(batch), 500, 3e-3, is_learned)
+
+
+def test_it_overfits_planted_pairs() -> None:
+    """Keeps away: a loss that is wired to the wrong pair or half."""
+    assert learn().is_done
 
 
 def said_right(one: ScorerObjective) -> int:
-    """How many of the 32 pairs get their own caption."""
-    pairs = small_scorer.batch(SAMPLES, swap=0.0)
+    """How many of the first 16 pairs get their own caption."""
+    pairs = small_scorer.batch(SAMPLES[:16], swap=0.0)
     captions = [
         caption.text
         for half in ("changed", "unchanged")
         for caption in one.network.eval().caption(pairs[half]["before_after"])
     ]
-    right = [*CAPTIONS[::2], *CAPTIONS[1::2]]
+    right = [*CAPTIONS[:16:2], *CAPTIONS[1:16:2]]
     return sum(a == b for a, b in zip(captions, right, strict=True))
 
 
