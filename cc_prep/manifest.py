@@ -30,7 +30,7 @@ Place = Annotated[str, AfterValidator(storage.with_home)]
 Positive = Annotated[int, Field(ge=1)]
 # One value of a mask or several: a number, or a colour.
 MaskValue = Annotated[int, Field(ge=0, le=255)] | Annotated[str, Field(pattern=r"^#[0-9a-f]{6}$")]
-MOST_CLASSES = 254  # of change: a mask has 8 bits
+MAX_CLASSES = 254  # of change: a mask has 8 bits
 MaskValues = Annotated[
     tuple[MaskValue, ...],
     BeforeValidator(lambda value: tuple(value) if isinstance(value, list | tuple) else (value,)),
@@ -97,8 +97,8 @@ class Masks(Section):
             raise ValueError("classes and unchanged are numbers, or all of them are colours")
         if len(set(listed)) < len(listed):
             raise ValueError("two classes have the same value")
-        if len(self.classes) > MOST_CLASSES:
-            raise ValueError(f"more than {MOST_CLASSES} classes")
+        if len(self.classes) > MAX_CLASSES:
+            raise ValueError(f"more than {MAX_CLASSES} classes")
         if not self.classes and (self.land_cover or self.unchanged != (0,)):
             raise ValueError("unchanged and land_cover say nothing without classes")
         return self

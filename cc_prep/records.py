@@ -19,10 +19,10 @@ EMPTY_MASK = "#empty"  # in place of a mask image: nothing changed anywhere
 CHANGE_CLASS = ("change",)  # the classes of masks that say where and no more
 FACT_TYPES = ("none", "color", "material", "add", "drop", "move")
 MAX_SCORE = 1e18  # of a logit; CLIP's are below 100
-LONGEST_CAPTION = 10_000  # characters; the longest of the field's data sets has under 1,000
-LONGEST_NAME = 100  # bytes of a member's name in plain tar
-LONGEST_MEMBER = len(".mask_before.png")
-LONGEST_PART = 25  # of a key
+MAX_CAPTION_LENGTH = 10_000  # characters; the longest of the field's data sets has under 1,000
+MAX_NAME_BYTES = 100  # bytes of a member's name in plain tar
+MAX_EXTENSION_LENGTH = len(".mask_before.png")
+MAX_KEY_PART_LENGTH = 25  # of a key
 CUT_ID = 22  # where the key of three longest parts and `no_change` would be too long otherwise
 DIGEST_DIGITS = 16
 # What `ImagePair.digest` covers, by name: a field that is added to the record does not change it.
@@ -159,12 +159,12 @@ class ImagePair:
         """`<dataset>-<split>-<id>-<kind>` in letters, digits, `_` and `-`: a tar member's stem.
 
         WebDataset ends a key at its first dot, so other characters in a part are replaced, parts
-        longer than LONGEST_PART are cut, and a digest of the true part is appended to such a part.
-        Where the name of a member would not fit into plain tar, the id is cut to CUT_ID.
+        longer than MAX_KEY_PART_LENGTH are cut, and a digest of the true part is appended to such
+        a part. Where the name of a member would not fit into plain tar, the id is cut to CUT_ID.
         """
         dataset, split = _plain(self.dataset), _plain(self.split)
         key = f"{dataset}-{split}-{_plain(self.id)}-{self.kind}"
-        if len(key) + LONGEST_MEMBER <= LONGEST_NAME:
+        if len(key) + MAX_EXTENSION_LENGTH <= MAX_NAME_BYTES:
             return key
         return f"{dataset}-{split}-{_plain(self.id, CUT_ID)}-{self.kind}"
 
@@ -273,7 +273,7 @@ def _listed(value: Any) -> list[Any]:
     return list(value)
 
 
-def _plain(text: str, longest: int = LONGEST_PART) -> str:
+def _plain(text: str, longest: int = MAX_KEY_PART_LENGTH) -> str:
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", text)
     if plain == text and 0 < len(text) <= longest:
         return text

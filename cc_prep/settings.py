@@ -42,8 +42,8 @@ def _over(default: Any, value: Any) -> Any:
 
 
 S = TypeVar("S", bound=Section)
-MOST_CHARACTERS = 1_000_000  # of a YAML file
-MOST_VALUES = 100_000
+MAX_CHARACTERS = 1_000_000  # of a YAML file
+MAX_VALUES = 100_000
 VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
 # Of reading a text; ValueError is one such as 2026-99-99, which looks like a date.
 YAML_ERRORS = (yaml.YAMLError, RecursionError, ValueError)
@@ -98,7 +98,7 @@ def parse(text: str, source: str) -> dict[str, Any]:
 
 def read(text: str, source: str) -> dict[str, Any]:
     """The keys of a YAML text as they are written. Raises UserError."""
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > MAX_CHARACTERS:
         raise UserError(f"{source}: {len(text):,} characters", "That is no file of settings")
     try:
         values = yaml.load(text, _Loader)
@@ -114,7 +114,7 @@ def read(text: str, source: str) -> dict[str, Any]:
 def expand(values: dict[str, Any], source: str) -> dict[str, Any]:
     """The values with `${NAME}` and `${NAME:-default}` in texts replaced. Raises UserError."""
     try:
-        expanded: dict[str, Any] = _expand(values, source, iter(range(MOST_VALUES)))
+        expanded: dict[str, Any] = _expand(values, source, iter(range(MAX_VALUES)))
     except RecursionError:
         raise UserError(f"{source}: nested too deeply", "Fix the file") from None
     return expanded
@@ -167,7 +167,7 @@ def build(model: type[S], values: dict[str, Any], source: str, help: str) -> S:
 def _expand(value: Any, source: str, left: Iterator[int]) -> Any:
     """`value` with variables put in; `left` runs out where aliases multiply without end."""
     if next(left, None) is None:
-        raise UserError(f"{source}: more than {MOST_VALUES:,} values", "Use fewer aliases (*name)")
+        raise UserError(f"{source}: more than {MAX_VALUES:,} values", "Use fewer aliases (*name)")
     if isinstance(value, dict):
         return {key: _expand(item, source, left) for key, item in value.items()}
     if isinstance(value, list):

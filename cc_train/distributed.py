@@ -69,7 +69,7 @@ class Ranks:
     local: int = 0
 
     @property
-    def first(self) -> bool:
+    def is_main_process(self) -> bool:
         """Whether this process is the one that prints and writes files."""
         return self.rank == 0
 
@@ -122,7 +122,9 @@ class Ranks:
         dist.broadcast_object_list(values)
         return values[0]
 
-    def decided(self, decide: Callable[[], T], to_send: Callable[[T], T] | None = None) -> T:
+    def broadcast_from_rank0(
+        self, decide: Callable[[], T], to_send: Callable[[T], T] | None = None
+    ) -> T:
         """What the first rank decides, on every rank.
 
         to_send: what of it the others get, without tensors, say, which `broadcast_tensors` sends.
@@ -133,7 +135,7 @@ class Ranks:
         error: Exception | None = None
         outcome: tuple[Any, str, int] = (None, "", 0)
         own: Any = None
-        if self.first:
+        if self.is_main_process:
             try:
                 own = decide()
                 outcome = (own if to_send is None else to_send(own), "", 0)
@@ -145,7 +147,7 @@ class Ranks:
             raise error
         if code:
             raise FirstRankFailed(message, code)
-        decision: T = own if self.first else value
+        decision: T = own if self.is_main_process else value
         return decision
 
     def broadcast_tensors(self, tensors: Mapping[str, Tensor], device: str) -> dict[str, Tensor]:
@@ -158,7 +160,7 @@ class Ranks:
         shared = {}
         for name, (dtype, shape) in self.broadcast(own).items():
             tensor = torch.empty(shape, dtype=dtype, device=device)
-            if self.first:
+            if self.is_main_process:
                 tensor.copy_(tensors[name])
             dist.broadcast(tensor, 0)
             shared[name] = tensor
@@ -203,9 +205,9 @@ def joined(cuda: bool) -> Iterator[Ranks]:
         yield ranks
     except Exception as error:
         if not _lost_another(error):
-            _leave_word(store, ranks, error)
+            _publish_failure(store, ranks, error)
             raise
-        raise JobFailed(_of_lost(store, ranks, error)) from error
+        raise JobFailed(_failure_of_peer(store, ranks, error)) from error
     finally:
         dist.destroy_process_group()
 
@@ -233,7 +235,7 @@ def _lost_another(error: Exception) -> bool:
     )
 
 
-def _leave_word(store: Any, ranks: Ranks, error: Exception) -> None:
+def _publish_failure(store: Any, ranks: Ranks, error: Exception) -> None:
     """Tells the other processes what this one met: they only see that a connection was closed."""
     if isinstance(error, FirstRankFailed):
         return
@@ -243,7 +245,7 @@ def _leave_word(store: Any, ranks: Ranks, error: Exception) -> None:
         return
 
 
-def _of_lost(store: Any, ranks: Ranks, error: Exception) -> str:
+def _failure_of_peer(store: Any, ranks: Ranks, error: Exception) -> str:
     """What to say when the exchange failed: the cause, if another process named it."""
     try:
         cause = store.get(FAILED).decode() if store.check([FAILED]) else None

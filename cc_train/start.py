@@ -30,7 +30,7 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
         raise UserError(f"{system} is trained by one process", "Start it without torchrun")
     with distributed.joined(device == "cuda") as ranks:
         console = request.console
-        console.quiet = not ranks.first
+        console.quiet = not ranks.is_main_process
         asked, loop = loop, loop.split_over(ranks.world)
         note = small_parts(asked, loop, ranks.world)
         if note:
@@ -43,7 +43,7 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
         loop = loop.with_resolved_epochs(task.items, ranks.world)
         start = origin.started_from(request.init, request.init_name)
         if start is not None:  # other machines may have it elsewhere
-            start["place"] = ranks.decided(lambda: start["place"])
+            start["place"] = ranks.broadcast_from_rank0(lambda: start["place"])
         about = {"system": system, "files": sorted(task.files), origin.INIT: start, **task.about}
         values = settings.model_copy(update={"loop": loop}).model_dump(mode="json")
         assert not about.keys() & values.keys(), "a key of `about` is also a setting"

@@ -31,7 +31,7 @@ OF_DATA = (
     "name", "layout", "root", "splits", "table", "split_file", "exclude", "outside_root",
     "captions", "levir", "masks", "video",
 )  # fmt: skip
-MOST_LISTED = 8
+MAX_LISTED = 8
 OWN_TABLE = (
     "Add a table pairs.csv, or .jsonl, with columns before, after, caption, split (docs/data.md)"
 )
@@ -194,7 +194,7 @@ def _unknown(root: str, parts: dict[str, dict[str, bool]]) -> UserError:
     files = storage.list_files(root)
     archives = [n for n in files if n.lower().endswith(annotation_files.ARCHIVES)]
     if archives:
-        return UserError(f"{root}: {', '.join(archives[:MOST_LISTED])} in it", "Unpack it there")
+        return UserError(f"{root}: {', '.join(archives[:MAX_LISTED])} in it", "Unpack it there")
     if any(name in table.NAMES for name in files):
         try:
             table.only_table(root)
@@ -216,9 +216,9 @@ def _unknown(root: str, parts: dict[str, dict[str, bool]]) -> UserError:
             if renamed
             else "Add what is missing, or see docs/data.md for the layouts",
         )
-    images = {name: _images(storage.join(root, name)) for name in inner[:MOST_LISTED]}
+    images = {name: _images(storage.join(root, name)) for name in inner[:MAX_LISTED]}
     listed = [f"{name}/ ({counted(len(stems), 'image')})" for name, stems in images.items()]
-    contents = ", ".join([*listed, *files][:MOST_LISTED]) or "nothing"
+    contents = ", ".join([*listed, *files][:MAX_LISTED]) or "nothing"
     return UserError(
         f"{root}: no known layout; {contents} in it", _remedy_of_folders(root, images) or OWN_TABLE
     )

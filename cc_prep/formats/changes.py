@@ -22,7 +22,7 @@ from cc_prep.media import images
 
 FORMAT = ShardFormat("cc-changes", "changes", "tar", tar.write_shard, tar.read_shard)
 JSON, MASK = "regions.json", "change.png"
-LARGEST_COUNT = 10_000  # regions of a pair
+MAX_REGIONS = 10_000  # regions of a pair
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def decode(key: str, members: Mapping[str, bytes]) -> StoredChange:
         if not _are([height, width], 2, int) or type(method) is not str or type(capped) is not bool:
             raise ValueError("it lacks sizes, method or capped")
         listed = meta["regions"]
-        if not isinstance(listed, list) or len(listed) > LARGEST_COUNT:
+        if not isinstance(listed, list) or len(listed) > MAX_REGIONS:
             raise ValueError("regions are no list, or too many")
         regions = tuple(Region.from_json(one, height, width) for one in listed)
     except (KeyError, TypeError, ValueError, RecursionError) as error:

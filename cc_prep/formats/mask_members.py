@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cc_prep.formats import tar
-from cc_prep.manifest import MOST_CLASSES
+from cc_prep.manifest import MAX_CLASSES
 from cc_prep.media import images
 from cc_prep.records import CHANGE_CLASS, FrameSequence
 
@@ -58,7 +58,7 @@ def check(key: str, meta: Mapping[str, Any], members: Mapping[str, bytes]) -> No
             raise tar.DamagedShard(f"{key}: a mask of one side without {UNION}")
         return
     is_list = isinstance(classes, list) and all(isinstance(one, str) for one in classes)
-    if not is_list or not 1 <= len(classes) <= MOST_CLASSES:
+    if not is_list or not 1 <= len(classes) <= MAX_CLASSES:
         raise tar.DamagedShard(f"{key}: {CLASSES} in its .json is {str(classes)[:40]!r}")
 
 

@@ -21,8 +21,8 @@ from cc_prep import storage
 
 KEY = re.compile(r"[A-Za-z0-9_-]+")
 END_MARK = 2 * tarfile.BLOCKSIZE  # of zeros, at the end of every whole tar
-LARGEST_MEMBER = 1 << 30
-LARGEST_JSON = 1 << 24
+MAX_MEMBER_BYTES = 1 << 30
+MAX_JSON_BYTES = 1 << 24
 
 Sample = TypeVar("Sample")
 
@@ -247,7 +247,7 @@ def parts_of(member: tarfile.TarInfo, path: str) -> tuple[str, str]:
         raise DamagedShard(f"{path}: {member.name!r} is no regular file")
     if not KEY.fullmatch(key) or not extension:
         raise DamagedShard(f"{path}: {member.name!r} is not key.extension")
-    if member.size > (LARGEST_JSON if extension == "json" else LARGEST_MEMBER):
+    if member.size > (MAX_JSON_BYTES if extension == "json" else MAX_MEMBER_BYTES):
         raise DamagedShard(f"{path}: {member.name} declares {member.size:,} bytes")
     return key, extension
 

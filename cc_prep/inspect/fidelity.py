@@ -33,10 +33,10 @@ from cc_prep.weights import networks
 
 EXTRACTOR = "efficientnet-lite0"
 INCEPTION = "inception-v3-compat"
-MOST_IMAGES = 1000
-FEWEST_IMAGES = 8
+MAX_IMAGES = 1000
+MIN_IMAGES = 8
 SIZE = 224  # what EfficientNet-Lite0 was trained on
-LARGEST_SUBSET, SUBSETS = 500, 50
+MAX_SUBSET, SUBSETS = 500, 50
 
 Pair = tuple[np.ndarray, np.ndarray]
 
@@ -105,7 +105,7 @@ def measure(
             prc=True,
             feature_extractor=EXTRACTOR if inception is None else INCEPTION,
             feature_extractor_weights_path=inception,
-            kid_subset_size=min(LARGEST_SUBSET, len(generated), len(real)),
+            kid_subset_size=min(MAX_SUBSET, len(generated), len(real)),
             kid_subsets=SUBSETS,
             cuda=torch.cuda.is_available(),
             cache=False,
@@ -138,16 +138,16 @@ def figures(
     results: dict[str, Any] = {}
     size = SIZE if inception is None else None
     generated, real = sides(_interpolated(sequence_folder), size, progress)
-    if len(generated) >= FEWEST_IMAGES:
+    if len(generated) >= MIN_IMAGES:
         results["interpolated against true frames"] = measure(generated, real, inception)
     tokens = folders.get(training_shards.FORMAT.name)
     if tokens is not None and _has_tokens(tokens):
         generated, real = sides(_rebuilt(sequence_folder, tokens), size, progress)
-        if len(generated) >= FEWEST_IMAGES:
+        if len(generated) >= MIN_IMAGES:
             results["reconstructions against frames"] = measure(generated, real, inception)
     if not results:
         raise UserError(
-            f"{path}: neither {FEWEST_IMAGES} true frames nor tokens in it",
+            f"{path}: neither {MIN_IMAGES} true frames nor tokens in it",
             "True frames come with data made by synth --truth, tokens with cc-prep build",
         )
     return {"features": INCEPTION if inception else EXTRACTOR, **results}
@@ -156,7 +156,7 @@ def figures(
 def sides(
     pairs: Iterator[Pair], size: int | None, progress: Progress = no_progress
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The first and the second image of up to MOST_IMAGES pairs, uint8 [H, W, 3] each.
+    """The first and the second image of up to MAX_IMAGES pairs, uint8 [H, W, 3] each.
 
     size: they are kept as squares of this side in px, which takes less memory; None as they are.
     """
@@ -165,8 +165,8 @@ def sides(
     for one, other in pairs:
         generated.append(resize(one, size))
         real.append(resize(other, size))
-        progress(len(generated), MOST_IMAGES)
-        if len(generated) >= MOST_IMAGES:
+        progress(len(generated), MAX_IMAGES)
+        if len(generated) >= MAX_IMAGES:
             break
     return generated, real
 

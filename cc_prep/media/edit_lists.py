@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 
 ROUNDING = 0.002  # seconds by which the durations of a whole video may differ
-LARGEST_HEADER = 2**28  # bytes
+MAX_HEADER_BYTES = 2**28  # bytes
 
 
 def leaves_frames_out(path: str) -> bool:
@@ -34,7 +34,7 @@ def _header(path: str) -> bytes:
             kind, begin, size = _box(file.read(16), end - start)
             if kind == b"moov":
                 file.seek(start + begin)
-                return file.read(min(size - begin, LARGEST_HEADER))
+                return file.read(min(size - begin, MAX_HEADER_BYTES))
             start += size
     return b""
 

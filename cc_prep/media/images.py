@@ -17,9 +17,9 @@ from cc_prep import storage
 from cc_prep.errors import FileRefused, FileTooLarge, Reason, RejectedPair, first_line
 from cc_prep.media import file_kinds, jpeg_damage, video
 
-SMALLEST_SIDE = 16
-MOST_PIXELS = 64_000_000
-MAX_BYTES = 2**29  # of a file: MOST_PIXELS of four 16-bit values
+MIN_SIDE = 16
+MAX_PIXELS = 64_000_000
+MAX_BYTES = 2**29  # of a file: MAX_PIXELS of four 16-bit values
 FRAME = "#frame="  # between a video's path and the number of a frame
 FRAME_NUMBER = "[0-9]{1,15}"
 STORED = ("PNG", "JPEG", "WEBP")  # what our own shards hold
@@ -181,7 +181,7 @@ def decode_stored(data: bytes) -> np.ndarray | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(data), formats=STORED) as image:
-                if image.width * image.height > MOST_PIXELS:
+                if image.width * image.height > MAX_PIXELS:
                     return None
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
     except Exception:  # Pillow raises nearly every type for some damaged file
@@ -217,13 +217,13 @@ def resize(image: np.ndarray, size: int | tuple[int, int] | None) -> np.ndarray:
 
 def _check_size(size: tuple[int, int], name: str) -> None:
     width, height = size
-    if width * height > MOST_PIXELS:
+    if width * height > MAX_PIXELS:
         raise RejectedPair(
-            Reason.IMAGE_TOO_LARGE, f"{name}: {width}×{height}, at most {MOST_PIXELS:,} pixels"
+            Reason.IMAGE_TOO_LARGE, f"{name}: {width}×{height}, at most {MAX_PIXELS:,} pixels"
         )
-    if min(width, height) < SMALLEST_SIDE:
+    if min(width, height) < MIN_SIDE:
         raise RejectedPair(
-            Reason.IMAGE_TOO_SMALL, f"{name}: {width}×{height}, at least {SMALLEST_SIDE} a side"
+            Reason.IMAGE_TOO_SMALL, f"{name}: {width}×{height}, at least {MIN_SIDE} a side"
         )
 
 

@@ -18,7 +18,7 @@ from cc_prep.media import images
 
 # Of frames that are held for later. Nine frames of 1280×720 for ten pairs, or all of a shard's
 # before and after at 224×224.
-MOST_BYTES = 256 * 2**20
+MAX_BYTES = 256 * 2**20
 
 
 class VideoFrames:
@@ -29,7 +29,7 @@ class VideoFrames:
     cannot be decoded so is read alone when its turn comes. One thread at a time reads.
     """
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self.most_bytes = most_bytes
         self._lock = threading.Lock()
         self.expect(())

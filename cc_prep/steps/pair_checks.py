@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cc_prep.errors import Reason, RejectedPair
 from cc_prep.manifest import NONE, Keyframes, Manifest
-from cc_prep.records import LONGEST_CAPTION, ImagePair
+from cc_prep.records import MAX_CAPTION_LENGTH, ImagePair
 from cc_prep.steps import interpolation
 
 Size = tuple[int, int]
@@ -37,10 +37,10 @@ class Multiple(NamedTuple):
 def check_captions(captions: Sequence[str]) -> None:
     """Raises RejectedPair if one has more characters than a shard takes."""
     longest = max(map(len, captions), default=0)
-    if longest > LONGEST_CAPTION:
+    if longest > MAX_CAPTION_LENGTH:
         raise RejectedPair(
             Reason.CAPTION_TOO_LONG,
-            f"{longest:,} characters, at most {LONGEST_CAPTION:,}",
+            f"{longest:,} characters, at most {MAX_CAPTION_LENGTH:,}",
             "Shorten it: a caption is a sentence",
         )
 

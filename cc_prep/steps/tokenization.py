@@ -9,7 +9,7 @@ from cc_prep.errors import UserError
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.steps.pair_checks import Multiple, check_divisible
 
-MOST_CODES = 2**15  # indices are stored as int16
+MAX_CODES = 2**15  # indices are stored as int16
 
 
 class Tokenizer:
@@ -19,10 +19,10 @@ class Tokenizer:
     """
 
     def __init__(self, network: VQGAN, device: str = "cpu") -> None:
-        if network.config.codes > MOST_CODES:
+        if network.config.codes > MAX_CODES:
             raise UserError(
                 f"a codebook of {network.config.codes} entries",
-                f"At most {MOST_CODES} can be stored",
+                f"At most {MAX_CODES} can be stored",
             )
         self.network, self.device = network.to(device).eval(), device
 

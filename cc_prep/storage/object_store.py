@@ -18,7 +18,7 @@ from cc_prep.redaction import without_credentials
 from cc_prep.storage import store_errors
 
 TRIES = 9  # a minute of pauses: a store may be away for that long
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
+FIRST_PAUSE, MAX_PAUSE = 0.5, 15.0
 # A store that takes requests and never answers costs 15 s for each. The client of S3 makes one five
 # times (botocore), and s3fs made that five times again in each of our tries: half an hour. Now s3fs
 # asks once, and so many of our tries that end in silence are enough. A job that ends makes some
@@ -66,7 +66,7 @@ def call(path: str, action: Callable[[Any, str], T], upload: int = 0) -> T:
 
     ask = Retrying(
         stop=_patience(tries_of_client, 1 if kind in _silent else SILENT_TRIES),
-        wait=wait_exponential_jitter(initial=FIRST_PAUSE, max=LONGEST_PAUSE),
+        wait=wait_exponential_jitter(initial=FIRST_PAUSE, max=MAX_PAUSE),
         retry=retry_if_exception(lambda error: store_errors.may_pass(error, kind in _reached)),
         before_sleep=lambda state: _say_that_it_fails(path, kind, state),
         reraise=True,

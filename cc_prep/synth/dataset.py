@@ -30,11 +30,11 @@ from cc_prep.synth import captions, masks, scenes
 from cc_prep.synth import facts as scene_facts
 
 VERSION = 3
-MOST_SCENES = 10**6  # six digits in a file name
+MAX_SCENES = 10**6  # six digits in a file name
 TRUE_FRAMES = 7
 SETTINGS_FILE = "synth.json"
 SPLIT_SHARES = {"val": 0.05, "test": 0.10}
-MOST_TRIES = 500
+MAX_TRIES = 500
 ORPHAN_SECONDS = 2.0
 
 
@@ -63,8 +63,8 @@ def make(root: str, count: int, settings: Settings, workers: int | None = None) 
     Raises UserError at once if `root` holds something else, or more scenes; JobFailed if a renderer
     dies.
     """
-    if not 1 <= count < MOST_SCENES:
-        raise UserError(f"{count} scenes", f"Ask for 1 to {MOST_SCENES - 1}")
+    if not 1 <= count < MAX_SCENES:
+        raise UserError(f"{count} scenes", f"Ask for 1 to {MAX_SCENES - 1}")
     if importlib.util.find_spec("mitsuba") is None:
         raise UserError(
             "Mitsuba 3, which renders the scenes, is not installed",
@@ -169,7 +169,7 @@ def compose(
     Returns the scene, its masks bool [size, size], and its captions by kind.
     """
     change = change_type(index, settings.seed)
-    for attempt in range(MOST_TRIES):
+    for attempt in range(MAX_TRIES):
         rng = np.random.default_rng([settings.seed, index, attempt])
         scene = scenes.sample(rng, index, change, settings.jitter)
         if scene is None:
@@ -179,7 +179,7 @@ def compose(
         if seen is not None:
             unchanged = captions.no_change_captions(rng)
             return scene, seen, {"change": sentences, "no_change": unchanged}
-    raise JobFailed(f"scene {index}: no {change} in {MOST_TRIES} tries")
+    raise JobFailed(f"scene {index}: no {change} in {MAX_TRIES} tries")
 
 
 def change_type(index: int, seed: int) -> str:

@@ -35,7 +35,7 @@ STATUS_OF_NO_KIND = 400  # of an error that names none
 OUT_OF_MONEY = ("insufficient_quota", "billing_hard_limit_reached")  # a 429 that will not pass
 MAX_BYTES = 10_000_000  # of a reply, with its headers
 MAX_SECONDS = 600.0  # for a whole reply, whose bytes may come one by one
-LONGEST_TEXT = 300  # of a server's in a message, in characters
+MAX_TEXT_LENGTH = 300  # of a server's in a message, in characters
 
 
 class Transient(Exception):
@@ -94,7 +94,7 @@ class Endpoint:
         """A text of the server's on one line, the key blackened."""
         text = text.encode("utf-8", "replace").decode()  # half a pair of surrogates
         text = text.replace(self.key, "…") if self.key else text
-        return textwrap.shorten(" ".join(text.split()), LONGEST_TEXT, placeholder="…")
+        return textwrap.shorten(" ".join(text.split()), MAX_TEXT_LENGTH, placeholder="…")
 
 
 def _key(variable: str) -> str | None:

@@ -35,7 +35,7 @@ from cc_train.training.settings import pick_device
 FILE, ANSWERS = "baseline.json", "answers"
 KEY_VARIABLE = "OPENAI_API_KEY"
 TRIES, TIMEOUT = server.Patience.tries, server.Patience.timeout
-LONGEST_LINE = 100  # of a difference of settings in a message, in characters
+MAX_LINE_LENGTH = 100  # of a difference of settings in a message, in characters
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def _require_same(out: Path, record: dict[str, Any]) -> None:
     free = ("url:", "version:", "answers:", "answers.")
     changed = [d for d in differences(before, record) if not d.startswith(free)]
     if changed:
-        lines = [textwrap.shorten(line, LONGEST_LINE, placeholder="…") for line in changed[:5]]
+        lines = [textwrap.shorten(line, MAX_LINE_LENGTH, placeholder="…") for line in changed[:5]]
         raise UserError(
             f"{out} holds the captions of another baseline ({'; '.join(lines)})",
             "Give another --out",

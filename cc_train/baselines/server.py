@@ -22,8 +22,8 @@ from cc_train.baselines.questions import Question, media_type
 
 GENERATION: Mapping[str, Any] = {"max_tokens": 100, "temperature": 0}
 OURS = ("messages", "model", "n", "stream")  # keys of a request that the user does not set
-LONGEST_BREAK = 60.0  # seconds between two tries, unless the server asks for more
-LONGEST_WAIT = 900.0  # seconds; a server that asks for more is not waited for
+MAX_BREAK = 60.0  # seconds between two tries, unless the server asks for more
+MAX_WAIT = 900.0  # seconds; a server that asks for more is not waited for
 MAX_REASON = 100  # characters of why an answer ended
 AGAIN = "The same command resumes from here"
 
@@ -102,10 +102,10 @@ class Server:
             what = f"{trouble.what}, {tried} times in a row"
             raise JobFailed(f"{self.endpoint}: {what}. {AGAIN}")
         named = trouble.retry_after or 0.0
-        if named > LONGEST_WAIT:
+        if named > MAX_WAIT:
             minutes = f"{named / 60:.0f} minutes"
             raise JobFailed(f"{self.endpoint}: {trouble.what}, asks to wait {minutes}. {AGAIN}")
-        doubled = min(LONGEST_BREAK, self.patience.pause * 2 ** (tried - 1))
+        doubled = min(MAX_BREAK, self.patience.pause * 2 ** (tried - 1))
         # A server whose clock is wrong names a pause of 0.
         self.pace.pause(max(named, doubled * self._random.uniform(0.5, 1.0)))
 

@@ -16,13 +16,13 @@ from cc_train.data.collate import NO_FEATURES, FeatureSource, require_backbone
 from cc_train.data.shard_index import ADVICE, Entry
 
 SAMPLES = 300
-LEAST_DEVIATION = 1e-4
+MIN_DEVIATION = 1e-4
 NONE_READ = "not one sample of these shards can be read"
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Statistics of each channel over images, float64 [C]; deviations are at least LEAST_DEVIATION.
+    """Statistics of each channel over images, float64 [C]; deviations are at least MIN_DEVIATION.
 
     mean, std: over all places of all images. spread: the standard deviation of image means.
     """
@@ -67,8 +67,7 @@ def compute(
     count = sums.pop("images")
     mean, square, square_of_means = (total / count for total in sums.values())
     std, spread = (
-        (total - mean**2).clamp(min=0).sqrt() + LEAST_DEVIATION
-        for total in (square, square_of_means)
+        (total - mean**2).clamp(min=0).sqrt() + MIN_DEVIATION for total in (square, square_of_means)
     )
     return Statistics(mean, std, spread)
 

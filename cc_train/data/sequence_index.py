@@ -26,7 +26,7 @@ from cc_prep.progress import Progress, no_progress
 
 ADVICE = "Give shards that `cc-prep interpolate` wrote"
 SHARD_NUMBER = re.compile(r"\d+\.tar$")
-MOST_LISTED = 8
+MAX_LISTED = 8
 MAX_NAMES = 100_000  # of a brace expression: more are a slip of the keyboard
 LETTERS = 52  # in the longest range of them
 GLOB = re.compile(r"[*?[]")
@@ -178,7 +178,7 @@ def _none_of(folder: str, name: str) -> UserError:
     what = f"{folder}{name}: no such file"
     if not there:
         return UserError(what, "Check the path, and quote the pattern")
-    listed = ", ".join(there[:MOST_LISTED])
+    listed = ", ".join(there[:MAX_LISTED])
     return UserError(f"{what}; found: {listed}", "Give one of these, or another folder")
 
 

@@ -111,7 +111,9 @@ def captioned(
     if settings.pairs_per_scene is not None:
         begun = begun_with(codec)
         if begun is None:
-            backwards = ranks.decided(lambda: shard_index.reversed_captions(data.train))
+            backwards = ranks.broadcast_from_rank0(
+                lambda: shard_index.reversed_captions(data.train)
+            )
     words = vocabulary(
         data.train,
         settings.vocabulary,

@@ -15,7 +15,7 @@ from cc_prep.formats import mask_members, tar, training_shards
 from cc_prep.formats.tar import DamagedShard
 from cc_train.data.sequence_index import expand
 
-MOST_WORKERS = 1024  # of a loader, whose epochs are counted
+MAX_WORKERS = 1024  # of a loader, whose epochs are counted
 
 
 class ShardPipeline(webdataset.DataPipeline, FluidInterface):
@@ -32,12 +32,12 @@ class _Shuffled(filters.detshuffle):
 
     def __init__(self, window: int, seed: int) -> None:
         super().__init__(window, seed=seed)
-        self.epochs = torch.zeros(1 + MOST_WORKERS, dtype=torch.int64).share_memory_()
+        self.epochs = torch.zeros(1 + MAX_WORKERS, dtype=torch.int64).share_memory_()
 
     def run(self, src: Iterable[Any]) -> Iterator[Any]:
         """The shards of the next epoch of this process."""
         worker = torch.utils.data.get_worker_info()
-        place = 0 if worker is None else 1 + worker.id % MOST_WORKERS
+        place = 0 if worker is None else 1 + worker.id % MAX_WORKERS
         self.epoch = int(self.epochs[place]) - 1  # the next one is counted below
         self.epochs[place] += 1
         shuffled: Iterator[Any] = super().run(src)

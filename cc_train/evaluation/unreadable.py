@@ -40,7 +40,7 @@ class Unreadable:
             raise JobFailed(f"{about}, {last}: {REMEDY}, or raise stream.skip_bad")
         if new:
             text = f"{about}, and are left out; the last is {new[-1]}"
-            if self.ranks.first:
+            if self.ranks.is_main_process:
                 self.console.print(text)
             self.noted |= keys
         return keys

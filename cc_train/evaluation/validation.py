@@ -79,7 +79,7 @@ class Validation:
         references = list(self.references.values())
         of_words = unspaced.note(chain.from_iterable(references)) if words == "treebank" else ""
         for note in filter(None, (of_words, _too_weak(references))):
-            if ranks.first:
+            if ranks.is_main_process:
                 console.print(note)
         self.unreadable = Unreadable(len(self.entries), skip_bad, ranks, console)
         self.unreadable.agreed(damaged)
@@ -101,7 +101,7 @@ class Validation:
         damaged = self.unreadable.agreed(damaged)
         parts = self.ranks.gather_objects(own)
         masked = self._masked(masks)
-        if not self.ranks.first:
+        if not self.ranks.is_main_process:
             return {}
         by_key = {key: text for part in parts for key, text in part.items()}
         read = [entry.key for entry in self.entries if entry.key not in damaged]

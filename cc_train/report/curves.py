@@ -10,7 +10,7 @@ from pathlib import Path
 from cc_prep import strict_json
 from cc_train.training.metric_logger import LOG
 
-WIDTH, HEIGHT, MOST_POINTS = 360, 150, 400
+WIDTH, HEIGHT, MAX_POINTS = 360, 150, 400
 
 Points = list[tuple[int, float]]
 
@@ -83,7 +83,7 @@ def _curve(part: str, name: str, points: Points) -> Curve:
 
 
 def thinned(points: Sequence[tuple[int, float]]) -> Points:
-    """At most MOST_POINTS, each the mean of its neighbours."""
-    step = max(1, math.ceil(len(points) / MOST_POINTS))
+    """At most MAX_POINTS, each the mean of its neighbours."""
+    step = max(1, math.ceil(len(points) / MAX_POINTS))
     windows = [points[i : i + step] for i in range(0, len(points), step)]
     return [(window[-1][0], sum(value for _, value in window) / len(window)) for window in windows]

@@ -15,7 +15,7 @@ from cc_train.data import image_pairs
 from cc_train.pretrained import Captioner
 from cc_train.report import attention, strips
 
-MOST_BEAMS = 10
+MAX_BEAMS = 10
 SHOWN_SIDE = 320  # px of a picture with heat
 COLOURS = (  # of classes
     (255, 40, 0), (0, 110, 255), (255, 190, 0),
@@ -36,16 +36,16 @@ class CaptionService:
     def about(self) -> dict[str, Any]:
         """What the page says of the captioner."""
         height, width = self.captioner.inputs.size
-        return {"name": self.name, "size": f"{width}×{height}", "most_beams": MOST_BEAMS}
+        return {"name": self.name, "size": f"{width}×{height}", "most_beams": MAX_BEAMS}
 
     def caption(self, before: np.ndarray, after: np.ndarray, beams: int) -> dict[str, Any]:
         """All that is known of a pair, as JSON; what the captioner does not say is None or empty.
 
         before, after: uint8 [H, W, 3] RGB. beams: 1 is greedy alone. Raises UserError for images of
-        different sizes, and for a number of beams outside 1 to MOST_BEAMS.
+        different sizes, and for a number of beams outside 1 to MAX_BEAMS.
         """
-        if not 1 <= beams <= MOST_BEAMS:
-            raise UserError(f"{beams} beams", f"Give 1 to {MOST_BEAMS}")
+        if not 1 <= beams <= MAX_BEAMS:
+            raise UserError(f"{beams} beams", f"Give 1 to {MAX_BEAMS}")
         greedy = self.captioner(before, after)
         ranked = self.captioner(before, after, beams=beams).beams if beams > 1 else ()
         pixels = image_pairs.stack([(before, after)], self.captioner.inputs.size)

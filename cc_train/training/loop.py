@@ -52,7 +52,7 @@ def fit(
     trainer = Trainer(objective, settings, config, run, ranks, device)
     with trainer.held:
         start = trainer.prepare(resume, source)
-        if ranks.first:
+        if ranks.is_main_process:
             run_folder.write_files(run, files or {})
             if start == 0:  # what a start that broke off left is not this training's
                 (run / IDS).unlink(missing_ok=True)
@@ -63,7 +63,7 @@ def _fit(trainer: Trainer, source: Source, start: int, console: Console) -> dict
     """The steps from `start` on, as `fit` says."""
     settings, run, ranks = trainer.settings, trainer.run, trainer.ranks
     logger = None
-    if ranks.first:
+    if ranks.is_main_process:
         run_folder.write_keys(run, source.keys, anew=start == 0)
         if start:
             _note_resuming(trainer, start, console)

@@ -51,7 +51,9 @@ class Request:
         UserError for a damaged file, and FirstRankFailed on the others.
         """
         [name] = codec.of(()).files()
-        words = self.ranks.decided(lambda: _words_of(run_folder.begun_file(self.run, name), codec))
+        words = self.ranks.broadcast_from_rank0(
+            lambda: _words_of(run_folder.begun_file(self.run, name), codec)
+        )
         return None if words is None else codec(words)
 
 

@@ -31,7 +31,7 @@ from cc_train.training.objective import Objective
 from cc_train.training.settings import Loop, compute_dtype
 
 LOCK, LOCK_SECONDS = ".lock", 30.0  # a training that was asked to stop still saves
-LEAST_SCALE = 2.0**-14  # of float16, after 30 steps without a finite gradient
+MIN_SCALE = 2.0**-14  # of float16, after 30 steps without a finite gradient
 LOWER = "lower loop.learning_rate: the command then resumes from the last checkpoint, if any"
 
 
@@ -128,7 +128,7 @@ class Trainer:
             f"rank {other} has other settings or samples than the first ({lines})",
             "Start all processes with one command, on the same data",
         )
-        raise error if self.ranks.first else FirstRankFailed(str(error), 2)
+        raise error if self.ranks.is_main_process else FirstRankFailed(str(error), 2)
 
     def prepare(self, resume_mode: str, source: Source) -> int:
         """Makes the run folder or resumes the run in it; returns the step to start at.
@@ -137,7 +137,7 @@ class Trainer:
         folder. resume_mode: `never` refuses a folder that has a run. Raises UserError for that, and
         for a run with other settings.
         """
-        checkpoint, before = self.ranks.decided(
+        checkpoint, before = self.ranks.broadcast_from_rank0(
             lambda: self._decide(resume_mode), checkpoints.to_send
         )
         if checkpoint is None:
@@ -220,7 +220,7 @@ class Trainer:
                 self.scaler.step(optimiser)
             shares |= {name if name != "total" else phase: value for name, value in losses.items()}
         self.scaler.update()
-        if self.scaler.is_enabled() and self.scaler.get_scale() < LEAST_SCALE:
+        if self.scaler.is_enabled() and self.scaler.get_scale() < MIN_SCALE:
             raise JobFailed(f"step {step}: no gradient is finite in float16; {LOWER}")
         self.objective.after_step(step)
         if self.averaged is not None:
@@ -309,7 +309,7 @@ class Trainer:
     def save(self, step: int, source: Source) -> None:
         """Writes a checkpoint on the first rank, and removes old ones. Raises JobFailed."""
         interval = self.interval.state(self.ranks)
-        if not self.ranks.first:
+        if not self.ranks.is_main_process:
             return
         # The model's file has the network, or its average; `checkpoints.read` takes it from there.
         raw = self.objective.network.state_dict() if self.averaged is not None else {}

@@ -157,9 +157,9 @@ def init(name: str, root: str, out: str | None, like: str | None) -> None:
     storage.write_bytes(str(target), layout.text.encode())
     counts = ", ".join(f"{split} {count:,}" for split, count in layout.pairs.items())
     echo(f"{target}: {layout.settings.layout}, pairs: {counts}")
-    for fault in layout.faults[: detect_layout.MOST_LISTED]:
+    for fault in layout.faults[: detect_layout.MAX_LISTED]:
         echo(f"fault: {fault}")
-    more = len(layout.faults) - detect_layout.MOST_LISTED
+    more = len(layout.faults) - detect_layout.MAX_LISTED
     if more > 0:
         echo(f"and {counted(more, 'more fault')}")
     dataset = name if out is None else out

@@ -31,7 +31,7 @@ from cc_prep.redaction import without_credentials
 from pipelines.plan import ShardPlan, plan
 
 KEY = "data"
-MOST_COMPARED = 10_000  # pairs: reading their captions again takes a second or two
+MAX_COMPARED = 10_000  # pairs: reading their captions again takes a second or two
 SECTIONS = ("captions", "masks")  # of the manifest: the pairs have what they say
 
 
@@ -215,14 +215,14 @@ def note_changed(manifest: Manifest, folder: str, splits: Sequence[str], console
     """Prints a note on pairs of the data that changed since `folder` was made.
 
     It is skipped if the data has moved, since it may be other data, and if listing it would take
-    long: for more than MOST_COMPARED pairs, for an object store, and for videos, each of which has
+    long: for more than MAX_COMPARED pairs, for an object store, and for videos, each of which has
     to be opened.
     """
     record = provenance.read(folder) or {}
     recorded = recorded_in(record)
     if _root(manifest) not in recorded.get("roots", []):
         return
-    if sum(recorded.get("pairs", {}).get(split, 0) for split in splits) > MOST_COMPARED:
+    if sum(recorded.get("pairs", {}).get(split, 0) for split in splits) > MAX_COMPARED:
         return
     if storage.is_remote(manifest.root) or manifest.layout == "video":
         return

@@ -19,7 +19,7 @@ from tests.faults import processes
 from tests.faults import test_strangers as strangers
 
 FEW, MANY = 20, 200
-MOST_WORKER_MB = 40  # more for ten times the pairs: what a worker's allocator may do
+MAX_WORKER_MB = 40  # more for ten times the pairs: what a worker's allocator may do
 BYTES_A_SAMPLE = 2_000  # of the trainer, which keeps a list of all samples
 STREAM = """
 import glob, os, resource, sys
@@ -93,8 +93,8 @@ def test_a_job_of_ten_times_the_pairs(tmp_path: Path) -> None:
         print(rows, most_of[rows])
     few, many = most_of[FEW], most_of[MANY]
     assert min(few.values()) > 0
-    assert many["worker MB"] <= few["worker MB"] + MOST_WORKER_MB
-    assert many["driver MB"] <= few["driver MB"] + MOST_WORKER_MB
+    assert many["worker MB"] <= few["worker MB"] + MAX_WORKER_MB
+    assert many["driver MB"] <= few["driver MB"] + MAX_WORKER_MB
     assert many["worker files"] <= few["worker files"] + 3
     assert many["driver files"] <= few["driver files"] + 3
 

@@ -46,7 +46,7 @@ def store() -> Iterator[bad_store.Store]:
 def quiet(store: bad_store.Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(object_store, "FIRST_PAUSE", 0.05)
     monkeypatch.setattr(object_store, "_silent", set())
-    monkeypatch.setattr(object_store, "LONGEST_PAUSE", 0.2)  # of a random part, too
+    monkeypatch.setattr(object_store, "MAX_PAUSE", 0.2)  # of a random part, too
     yield
     store.fail(0)
     s3fs.S3FileSystem.clear_instance_cache()  # of clients with a test's time limits

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from cc_prep import datasets, manifest, weights
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.formats import sequences, tar, training_shards
-from cc_prep.records import LONGEST_CAPTION
+from cc_prep.records import MAX_CAPTION_LENGTH
 from cc_prep.storage import sha256
 from cc_train.data import sequence_index, shard_index
 from cc_train.runs import checkpoints
@@ -197,7 +197,7 @@ def test_a_caption_of_100_mb_is_a_reject(tmp_path: Path) -> None:
     assert isinstance(rejected, RejectedPair)
     assert rejected.reason is Reason.CAPTION_TOO_LONG
     assert "100,000,000" in rejected.detail
-    assert LONGEST_CAPTION < 100_000_000
+    assert MAX_CAPTION_LENGTH < 100_000_000
 
 
 YAML = {

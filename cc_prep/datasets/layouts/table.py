@@ -54,7 +54,7 @@ ROW_FILES = "Give a CSV, JSON-lines or Parquet table"
 ONCE = ("split", "kind", "change_type", *masks.NAMES)
 COLUMNS = ("before", "after")
 KNOWN = {*COLUMNS, "caption", "captions", "id", *ONCE}
-MOST_LISTED = 8
+MAX_LISTED = 8
 ENDINGS = (".csv", ".jsonl", ".parquet")
 
 
@@ -383,4 +383,4 @@ def _header(line: str) -> tuple[str, list[str]]:
 def _columns(values: Any) -> str:
     """The columns of a row in words."""
     names = [str(name) for name in values] if isinstance(values, dict) else []
-    return ", ".join(names[:MOST_LISTED]) or "none"
+    return ", ".join(names[:MAX_LISTED]) or "none"

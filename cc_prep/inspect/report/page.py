@@ -33,9 +33,9 @@ from cc_prep.manifest import NONE
 from cc_prep.progress import Progress, no_progress
 from cc_prep.redaction import values_without_folders, without_folders
 
-MOST_REJECTS = 200
+MAX_REJECTS = 200
 # Figures over some thousand sequences are as good as over all, and come in a minute.
-MOST_LOOKED_AT = 2000
+MAX_LOOKED_AT = 2000
 
 T = TypeVar("T")
 
@@ -62,11 +62,11 @@ def write(path: str, target: str, samples: int = 24, progress: Progress = no_pro
         page_strips.append(findings.completed(tables.completed(strip, shard), shard))
         progress(done, len(shards_and_strips))
     figures = {
-        "sequences": stats.sequence_figures(sequence_folder, MOST_LOOKED_AT)
+        "sequences": stats.sequence_figures(sequence_folder, MAX_LOOKED_AT)
         if sequence_folder
         else None,
-        "scores": stats.score_figures(score_folder, MOST_LOOKED_AT) if score_folder else None,
-        "tokens": stats.token_figures(token_folder, MOST_LOOKED_AT) if token_folder else None,
+        "scores": stats.score_figures(score_folder, MAX_LOOKED_AT) if score_folder else None,
+        "tokens": stats.token_figures(token_folder, MAX_LOOKED_AT) if token_folder else None,
     }
     if figures["tokens"] and "codes" not in figures["tokens"]:
         figures["tokens"] = None
@@ -92,7 +92,7 @@ def write(path: str, target: str, samples: int = 24, progress: Progress = no_pro
             chosen=_bars(figures["scores"]["keyframes by frame"]) if figures["scores"] else [],
             strips=page_strips,
             notice=notice,
-            rejected=rejected[:MOST_REJECTS],
+            rejected=rejected[:MAX_REJECTS],
             rejected_count=len(rejected),
             strip_px=STRIP_PX,
         )
@@ -203,7 +203,7 @@ def _change_figures(folders: dict[str, str]) -> dict[str, Any]:
     """The figures of found changes by name, as the page's table shows them."""
     if changes.FORMAT.name not in folders:
         return {}
-    figures = found_changes.figures(folders[changes.FORMAT.name], MOST_LOOKED_AT)
+    figures = found_changes.figures(folders[changes.FORMAT.name], MAX_LOOKED_AT)
     rows: dict[str, Any] = {}
     for name, value in figures.items():
         rows |= value if isinstance(value, dict) and "IoU of changed pairs" in value else {}

@@ -18,7 +18,7 @@ from cc_prep.models.cpu.linear import has_onednn_on_amd
 
 # Scores are kept for the backward pass, which the fused kernel recomputes. Above this size that
 # memory is worth more than the time.
-MOST_SCORES = 2**25
+MAX_SCORES = 2**25
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -32,7 +32,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = N
     if (
         query.dtype != torch.bfloat16
         or query.device.type != "cpu"
-        or scores > MOST_SCORES
+        or scores > MAX_SCORES
         or torch.compiler.is_compiling()
         or not has_bfloat16_products()
     ):

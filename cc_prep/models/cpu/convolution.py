@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from cc_prep.device_errors import is_out_of_memory
 
 # Below these NNPACK is no faster than torch's own: it transforms the weights anew for each image.
-LEAST_SIDE, LEAST_CHANNELS = 48, 64
+MIN_SIDE, MIN_CHANNELS = 48, 64
 
 PRIVATE = ("_nnpack_available", "_nnpack_spatial_convolution")  # which another torch may lack
 PIXELS_AT_ONCE = 2**22  # of frames on a GPU: a layer of 128 channels then takes 2 GB
@@ -51,8 +51,8 @@ class Convolution3x3(nn.Conv2d):
             not torch.compiler.is_compiling()
             and getattr(_thread, "alone", False)
             and x.dtype == self.weight.dtype == torch.float32
-            and min(x.shape[2:]) >= LEAST_SIDE
-            and self.in_channels >= LEAST_CHANNELS
+            and min(x.shape[2:]) >= MIN_SIDE
+            and self.in_channels >= MIN_CHANNELS
             and not torch.is_autocast_enabled("cpu")
         )
 

@@ -15,14 +15,14 @@ from PIL import Image
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.media.images import MOST_PIXELS
+from cc_prep.media.images import MAX_PIXELS
 from cc_train.evaluation.masks.segmentation import MaskScores, confusion
 
 VALUES = 256
 # Values that stand for class ids, and the names of the classes, by how many classes there are.
 RAW = {2: {255: 1}, 3: {128: 1, 255: 2}}
 NAMES = {2: ("change",), 3: ("road", "building")}
-MOST_LISTED = 3
+MAX_LISTED = 3
 
 
 def score(predictions: str, references: str, classes: int | None = None) -> MaskScores:
@@ -37,7 +37,7 @@ def score(predictions: str, references: str, classes: int | None = None) -> Mask
     if missing:
         raise UserError(
             f"{predictions}: {len(missing)} masks are missing, such as "
-            f"{', '.join(missing[:MOST_LISTED])}",
+            f"{', '.join(missing[:MAX_LISTED])}",
             f"Predict one for each PNG in {references}",
         )
     matrix = np.zeros((VALUES, VALUES), np.int64)
@@ -109,7 +109,7 @@ def _read(path: str) -> np.ndarray:
     """The values uint8 [H, W] of a PNG. Raises UserError."""
     try:
         with Image.open(io.BytesIO(storage.read_bytes(path)), formats=("PNG",)) as image:
-            if image.width * image.height > MOST_PIXELS:
+            if image.width * image.height > MAX_PIXELS:
                 raise ValueError(f"{image.width}×{image.height} px")
             values = np.asarray(image.convert("L") if image.mode in ("1", "LA") else image)
     except Exception as error:  # Pillow raises nearly every type for some damaged file

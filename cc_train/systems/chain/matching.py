@@ -17,7 +17,7 @@ from torch import Tensor
 from cc_train.systems.chain.masks import log_odds
 from cc_train.systems.chain.regions import Regions
 
-LARGEST_SPECK = 5  # px of a component that is none, as LEVIR-MCI's authors count objects
+MAX_SPECK = 5  # px of a component that is none, as LEVIR-MCI's authors count objects
 
 
 class Components(NamedTuple):
@@ -43,7 +43,7 @@ def components(mask: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
         )
         for number in range(1, count):
             area = int(statistics[number, cv2.CC_STAT_AREA])
-            if area > LARGEST_SPECK:
+            if area > MAX_SPECK:
                 parts.append((area, int(value), numbers == number))
     parts = sorted(parts, key=lambda part: -part[0])[:most]
     stacked = [part for _, _, part in parts]

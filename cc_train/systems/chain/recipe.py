@@ -27,7 +27,7 @@ from cc_train.text import VOCABULARY, TextCodec, Vocabulary
 from cc_train.training.task import Request, Task, over_samples, validation
 
 STARTS = ("pair", "chain")  # systems whose runs this one can start from
-MOST_LISTED = 4
+MAX_LISTED = 4
 
 
 class RegionSettings(Section):
@@ -192,7 +192,7 @@ def _require_known_words(run: Run, vocabulary: Vocabulary) -> None:
     known = Vocabulary.read(path).ids
     new = [word for word in vocabulary.words if word not in known]
     if new:
-        listed = ", ".join(new[:MOST_LISTED]) + (", …" if len(new) > MOST_LISTED else "")
+        listed = ", ".join(new[:MAX_LISTED]) + (", …" if len(new) > MAX_LISTED else "")
         raise UserError(
             f"the captions have {len(new)} words that {run.folder} does not know ({listed}), those "
             "of reversed pairs included, and trunk_rate=0 would leave them untrained",

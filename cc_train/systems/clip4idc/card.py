@@ -19,7 +19,7 @@ from cc_train.data.sequence_index import Sample
 from cc_train.systems.clip4idc.batches import HeldOut
 from cc_train.systems.clip4idc.objective import RANKS, retrieval
 
-FEWEST_TRUE = 5
+MIN_TRUE = 5
 
 
 def compact(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -76,7 +76,7 @@ def _of_true_frames(network: Any, changed: Sequence[Sample]) -> tuple[dict[str, 
         ("changes", with_truth),
         ("moves alone", [s for s in with_truth if s.meta.get("change_type") == "move"]),
     ):
-        if len(chosen) < FEWEST_TRUE:
+        if len(chosen) < MIN_TRUE:
             continue
         curve = true_penalties(network, chosen)
         lowest = int(curve[1:-1].argmin()) + 1

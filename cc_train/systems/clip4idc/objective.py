@@ -28,7 +28,7 @@ from cc_train.training.fact_losses import FactLosses
 from cc_train.training.loader import to_device
 from cc_train.training.objective import Objective
 
-LARGEST_SCALE = math.log(100)
+MAX_SCALE = math.log(100)
 RANKS = (1, 5, 10)
 POSITION_SCALE = 0.5
 SCRATCH_INTRA_LAYERS = 4
@@ -125,7 +125,7 @@ class Clip4idcObjective(Objective):
         return {"total": contrast + known["facts"], "contrast": contrast, "scale": scale, **known}
 
     def after_step(self, step: int) -> None:
-        self.network.logit_scale.data.clamp_(max=LARGEST_SCALE)
+        self.network.logit_scale.data.clamp_(max=MAX_SCALE)
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
         assert isinstance(network, CLIP4IDC)

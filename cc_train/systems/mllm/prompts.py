@@ -17,7 +17,7 @@ from cc_train.systems.mllm import images
 from cc_train.systems.mllm.loading import Base
 from cc_train.text import IGNORED
 
-MOST_QUESTIONS = 4096  # that are kept
+MAX_QUESTIONS = 4096  # that are kept
 SIDES = ("Before: ", " After: ")  # the words before each picture
 PASTED = ("Before (left) and after (right): ",)
 
@@ -86,7 +86,7 @@ class PromptTokenizer:
 
     def _processed(self, question: str) -> list[int]:
         if question not in self._questions:
-            if len(self._questions) >= MOST_QUESTIONS:
+            if len(self._questions) >= MAX_QUESTIONS:
                 self._questions.clear()
             self._questions[question] = images.chat_tokens(
                 self.processor, self.sizes.sides, question, self.sizes.size

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 WAYS = ("swap", "shuffle", "colour", "affine")
 WAYS_WITHOUT_IMAGES = WAYS[:2]
-MOST_DEGREES, MOST_SHIFT, MOST_SCALE, MOST_COLOUR = 30.0, 0.1, 0.1, 0.5
+MAX_ROTATION_DEGREES, MAX_SHIFT, MAX_SCALE, MAX_COLOUR = 30.0, 0.1, 0.1, 0.5
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _replaced(count: int, number: int, altered: np.ndarray) -> Damage:
 
 def shift_colour(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """An image uint8 [H, W, 3], all channels or one made lighter or darker by up to 0.5 of 255."""
-    shift = rng.uniform(-MOST_COLOUR, MOST_COLOUR) * 255
+    shift = rng.uniform(-MAX_COLOUR, MAX_COLOUR) * 255
     which = int(rng.integers(4))  # 3: all
     shifted = image.astype(np.float32)
     shifted[..., which if which < 3 else slice(None)] += shift
@@ -85,9 +85,9 @@ def shift_colour(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def warp(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """An image uint8 [H, W, 3] rotated, moved and scaled a little, its borders reflected."""
-    angle = math.radians(rng.uniform(-MOST_DEGREES, MOST_DEGREES))
-    dx, dy = rng.uniform(-MOST_SHIFT, MOST_SHIFT, 2)
-    scale = rng.uniform(1 - MOST_SCALE, 1 + MOST_SCALE)
+    angle = math.radians(rng.uniform(-MAX_ROTATION_DEGREES, MAX_ROTATION_DEGREES))
+    dx, dy = rng.uniform(-MAX_SHIFT, MAX_SHIFT, 2)
+    scale = rng.uniform(1 - MAX_SCALE, 1 + MAX_SCALE)
     matrix = affine(angle, float(dx), float(dy), scale)
     pixels = torch.tensor(image).permute(2, 0, 1)[None].float()
     warped = warp_by(pixels, matrix)[0].permute(1, 2, 0)

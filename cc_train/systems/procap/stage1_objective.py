@@ -325,7 +325,7 @@ class Stage1Objective(Objective):
                 for group, members in groups.items():
                     tally.add(f"{name}_{group}", right[members].sum(), count[members].sum())
         whole = Tally.summed(self.ranks.gather_objects((tally.sums, tally.counts)))
-        return whole.means(), self.picture(network) if self.ranks.first else None
+        return whole.means(), self.picture(network) if self.ranks.is_main_process else None
 
     def _weighed(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
         total = sum(

@@ -18,7 +18,7 @@ from cc_prep.errors import UserError
 from cc_prep.models.cpu.linear import Linear
 
 EPS = 1e-6
-LARGEST_SCALE = math.log(100)
+MAX_SCALE = math.log(100)
 POSITIONS = 14  # rows and columns that the public code has positions for
 
 
@@ -154,7 +154,7 @@ class ChangeDetector(nn.Module):
         """Bounds the temperature of the last layer, the only one whose vectors are matched."""
         last = self.scorer[-1]
         assert isinstance(last, Layer)
-        last.attention.logit_scale.data.clamp_(max=LARGEST_SCALE)
+        last.attention.logit_scale.data.clamp_(max=MAX_SCALE)
 
     @classmethod
     def config_of(

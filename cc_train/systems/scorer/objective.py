@@ -185,7 +185,7 @@ class ScorerObjective(CaptionObjective):
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
         assert isinstance(network, ScorerCaptioner)
-        if self.ways.sampled and not self.ranks.first:
+        if self.ways.sampled and not self.ranks.is_main_process:
             return {}, None
         return self.score(Sampling(network, self.seed) if self.ways.sampled else network), None
 

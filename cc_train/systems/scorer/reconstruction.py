@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cc_prep.models.cpu.linear import Linear
-from cc_train.systems.scorer.encoder import LARGEST_SCALE
+from cc_train.systems.scorer.encoder import MAX_SCALE
 
 
 class Contrast(nn.Module):
@@ -51,7 +51,7 @@ class Reconstruction(nn.Module):
 
     def clamp_scale(self) -> None:
         """Bounds the temperature, as in the encoder."""
-        self.contra.logit_scale.data.clamp_(max=LARGEST_SCALE)
+        self.contra.logit_scale.data.clamp_(max=MAX_SCALE)
 
 
 def sentence_of(hidden: Tensor, is_word: Tensor, over_slots: bool) -> Tensor:

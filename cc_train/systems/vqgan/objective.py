@@ -24,7 +24,7 @@ from cc_train.systems.vqgan.perceptual import Backbone, make
 from cc_train.training import optim
 from cc_train.training.objective import Objective
 
-MOST_ADVERSARIAL = 1e4
+MAX_ADVERSARIAL = 1e4
 SHOWN = 8
 
 
@@ -157,7 +157,7 @@ class VqganObjective(Objective):
         last = self.network.decoder.conv_out.weight
         one = torch.autograd.grad(rebuilt, last, retain_graph=True)[0].norm()
         other = torch.autograd.grad(fooled, last, retain_graph=True)[0].norm()
-        return (one / (other + 1e-4)).clamp(0, MOST_ADVERSARIAL).detach()
+        return (one / (other + 1e-4)).clamp(0, MAX_ADVERSARIAL).detach()
 
     def after_step(self, step: int) -> None:
         every = self.weights.revive_every

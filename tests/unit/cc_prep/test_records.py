@@ -17,8 +17,8 @@ from cc_prep.formats.tar import write_shard
 from cc_prep.records import (
     CHANGE,
     DIGEST_FIELDS,
-    LONGEST_MEMBER,
-    LONGEST_NAME,
+    MAX_EXTENSION_LENGTH,
+    MAX_NAME_BYTES,
     NO_CHANGE,
     Facts,
     ImagePair,
@@ -37,14 +37,14 @@ def test_keys_are_plain_and_short(id: str) -> None:
     """Keeps away: a dot that cuts a WebDataset key, a name too long for plain tar."""
     key = pair(id).key
     assert re.fullmatch(r"[A-Za-z0-9_-]+", key)
-    assert len(key) + LONGEST_MEMBER <= LONGEST_NAME
+    assert len(key) + MAX_EXTENSION_LENGTH <= MAX_NAME_BYTES
 
 
 def test_the_longest_member_is_known() -> None:
     """Keeps away: a new member of a format, whose name is too long beside the longest key."""
     members = (*training_shards.MEMBERS, *mask_members.NAMES, changes.JSON, changes.MASK)
     frames = [f"{kind}00.{codec}" for kind in "ft" for codec in sequences.CODECS]
-    assert max(len(f".{name}") for name in (*members, *frames)) == LONGEST_MEMBER
+    assert max(len(f".{name}") for name in (*members, *frames)) == MAX_EXTENSION_LENGTH
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "/"])
@@ -59,7 +59,7 @@ def test_the_longest_name_fits_into_plain_tar(tmp_path: Path, letter: str, kind:
         with tarfile.open(path) as file:
             names = file.getnames()
         assert names == [f"{longest.key}.{name}" for name in training_shards.MEMBERS]
-        assert all(len(name) <= LONGEST_NAME for name in names)
+        assert all(len(name) <= MAX_NAME_BYTES for name in names)
 
 
 @given(st.lists(st.sampled_from((1, 22, 23, 24, 25, 26)), min_size=3, max_size=3))
@@ -68,10 +68,10 @@ def test_only_a_key_that_does_not_fit_is_cut_further(lengths: list[int]) -> None
     parts = ["x" * length for length in lengths]
     for kind in (CHANGE, NO_CHANGE):
         key = ImagePair(*parts, kind, "b", "a").key
-        fits = sum(lengths) + len(f"---{kind}") + LONGEST_MEMBER <= LONGEST_NAME
+        fits = sum(lengths) + len(f"---{kind}") + MAX_EXTENSION_LENGTH <= MAX_NAME_BYTES
         if fits and max(lengths) <= 25:
             assert key == "-".join((*parts, kind))
-        assert len(key) + LONGEST_MEMBER <= LONGEST_NAME
+        assert len(key) + MAX_EXTENSION_LENGTH <= MAX_NAME_BYTES
     longest = [ImagePair(*parts[:2], f"{i}".zfill(lengths[2]), kind, "b", "a") for i in range(9)]
     assert len({one.key for one in longest}) == 9
 

@@ -211,7 +211,7 @@ def meets(rank: int, port: int) -> str:
     try:
         with joined(False) as ranks:
             ranks.broadcast("both are there")
-            if not ranks.first:
+            if not ranks.is_main_process:
                 raise ZeroDivisionError("odd")
             ranks.gather_objects("never")
     except (JobFailed, ZeroDivisionError) as error:

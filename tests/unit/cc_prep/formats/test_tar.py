@@ -161,7 +161,7 @@ def test_members_say_nothing_of_who_wrote_them_when(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "most"), [("k.json", tar.LARGEST_JSON), ("k.f00.png", tar.LARGEST_MEMBER)]
+    ("name", "most"), [("k.json", tar.MAX_JSON_BYTES), ("k.f00.png", tar.MAX_MEMBER_BYTES)]
 )
 def test_declared_sizes_are_bounded(name: str, most: int) -> None:
     """Keeps away: a header of a stranger that makes a reader ask for gigabytes of JSON."""
@@ -171,7 +171,7 @@ def test_declared_sizes_are_bounded(name: str, most: int) -> None:
     member.size = most + 1
     with pytest.raises(DamagedShard, match=f"declares {most + 1:,} bytes"):
         tar.parts_of(member, "a.tar")
-    assert tar.LARGEST_JSON == 16 * 2**20 < tar.LARGEST_MEMBER == 2**30
+    assert tar.MAX_JSON_BYTES == 16 * 2**20 < tar.MAX_MEMBER_BYTES == 2**30
 
 
 @pytest.mark.parametrize(

@@ -37,5 +37,5 @@ def test_images_are_kept_in_the_size_that_is_measured() -> None:
     small = fidelity.sides(iter(pairs), 16)
     assert [[one.shape for one in side] for side in small] == [[(16, 16, 3)] * 3] * 2
     generated, real = fidelity.sides(iter(pairs * 400), None)
-    assert len(generated) == len(real) == fidelity.MOST_IMAGES
+    assert len(generated) == len(real) == fidelity.MAX_IMAGES
     assert np.array_equal(real[0], image[::-1])

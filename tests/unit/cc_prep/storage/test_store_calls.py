@@ -34,7 +34,7 @@ class Failing:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(object_store, "MAX_PAUSE", 0.0)
     monkeypatch.setattr(object_store, "_silent", set())
     monkeypatch.setattr(object_store, "_named", set())
 
@@ -270,7 +270,7 @@ def test_the_pauses_double_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) ->
         else:
             pauses.append(seconds)
 
-    monkeypatch.setattr(object_store, "LONGEST_PAUSE", 15.0)
+    monkeypatch.setattr(object_store, "MAX_PAUSE", 15.0)
     monkeypatch.setattr("tenacity.nap.time.sleep", slept)
     with pytest.raises(StoreFailed):
         object_store.call(PATH, Failing(ConnectionError("reset"), 20))

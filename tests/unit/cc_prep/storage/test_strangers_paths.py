@@ -20,7 +20,7 @@ from cc_prep.storage import object_store
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(object_store, "MAX_PAUSE", 0.0)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

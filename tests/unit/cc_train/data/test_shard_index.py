@@ -166,9 +166,9 @@ def test_declared_sizes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Keeps away: a header of a stranger that makes the index ask for gigabytes."""
     with tar.write_shard(str(tmp_path / "a.tar")) as (writer, _):
         writer.add("k-0", {"json": b'{"a": 1}'})
-    monkeypatch.setattr(tar, "LARGEST_JSON", 8)
+    monkeypatch.setattr(tar, "MAX_JSON_BYTES", 8)
     assert len(shard_index.read([str(tmp_path / "a.tar")])) == 1
-    monkeypatch.setattr(tar, "LARGEST_JSON", 7)
+    monkeypatch.setattr(tar, "MAX_JSON_BYTES", 7)
     with pytest.raises(UserError, match="declares 8 bytes"):
         shard_index.read([str(tmp_path / "a.tar")])
 

@@ -90,5 +90,5 @@ def test_curves_of_a_log_cut_short(tmp_path: Path) -> None:
     [curve] = curves.draw(log)
     assert (curve.first, curve.last) == (0, 999)
     assert (curve.low, curve.high, curve.value) == (5 - 9.99, 5, 5 - 9.99)
-    assert curve.path.count("L") < curves.MOST_POINTS
+    assert curve.path.count("L") < curves.MAX_POINTS
     assert curves.read(tmp_path / "nowhere") == {}

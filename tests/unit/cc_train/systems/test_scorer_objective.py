@@ -13,7 +13,7 @@ import torch
 from cc_train.distributed import Ranks
 from cc_train.layers.token_matching import contrast
 from cc_train.systems.scorer.batches import ScorerBatches
-from cc_train.systems.scorer.encoder import LARGEST_SCALE
+from cc_train.systems.scorer.encoder import MAX_SCALE
 from cc_train.systems.scorer.objective import Losses, Sampling, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import sentence_of
 from tests import pair_samples, small_scorer
@@ -115,7 +115,7 @@ def test_the_temperature_is_bounded() -> None:
         scale.data.fill_(9.0)
     one.after_step(0)
     for scale in (last, one.reconstruction.contra.logit_scale):
-        assert scale.item() == pytest.approx(LARGEST_SCALE)
+        assert scale.item() == pytest.approx(MAX_SCALE)
 
 
 def test_a_batch_without_one_run() -> None:

@@ -173,7 +173,7 @@ def test_the_adaptive_weight_is_bounded() -> None:
     last = task.network.decoder.conv_out.weight
     rebuilt = (last * 1e9).sum()
     weight = task._adaptive(rebuilt, (last * 0).sum())
-    assert weight.item() == vqgan.MOST_ADVERSARIAL == 1e4
+    assert weight.item() == vqgan.MAX_ADVERSARIAL == 1e4
     one, other = (last * 3).sum(), (last * 2).sum()
     assert task._adaptive(one, other).item() == pytest.approx(1.5, rel=1e-3)
     assert not math.isnan(task._adaptive(one * 0, other * 0).item())

@@ -53,6 +53,6 @@ def test_elsewhere_it_is_torch_own(monkeypatch: pytest.MonkeyPatch, reason: str)
     """Keeps away: other numbers in float32, and scores that take gigabytes at the paper's sizes."""
     monkeypatch.setattr(module, "has_bfloat16_products", lambda: reason != "no products")
     if reason == "large":
-        monkeypatch.setattr(module, "MOST_SCORES", 2 * 3 * 5 * 7 - 1)
+        monkeypatch.setattr(module, "MAX_SCORES", 2 * 3 * 5 * 7 - 1)
     own = inputs(torch.float32 if reason == "float32" else torch.bfloat16)
     assert torch.equal(attention(*own, ROWS), F.scaled_dot_product_attention(*own, attn_mask=ROWS))
