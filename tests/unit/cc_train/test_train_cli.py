@@ -56,6 +56,7 @@ def test_a_command_that_is_stopped_says_how_it_goes_on(
     command = click.Command("half", callback=lambda: os.kill(os.getpid(), number))
     monkeypatch.setitem(cli.cli.commands, "half", command)
     monkeypatch.setattr(sys, "argv", ["cc-train", "half"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as ended:
         cli.main()
