@@ -117,9 +117,9 @@ def test_what_is_sound_is_not_rejected(
     assert made.returncode == 0, made.stderr
     unmade = [row.id for row in rejects.read(str(tmp_path / "out/shards"))]
     assert 5 < len(unmade) < PAIRS
-    sound = {f"train/{number}" for number in range(PAIRS)} - {*inspection.rejected}
-    assert not sound & {f"train/{id}" for id in unmade}
+    sound = {f"{number} (train)" for number in range(PAIRS)} - {*inspection.rejected}
+    assert not sound & {f"{id} (train)" for id in unmade}
     # And of what a job takes, `inspect` says no other, but where a job does not look.
     if "interpolate.keep_truth=false" not in settings:
-        assert {f"train/{id}" for id in unmade} == {*inspection.rejected}
+        assert {f"{id} (train)" for id in unmade} == {*inspection.rejected}
     assert sum(inspection.rejects.values()) == len(inspection.rejected)
