@@ -77,6 +77,12 @@ def test_numbers_are_what_everybody_else_reads(tmp_path: Path, text: str, value:
         manifest.load("own", ["image_size=1:30"])
 
 
+@pytest.mark.parametrize("text", ["1_", "0x_", "1__0"])
+def test_names_that_begin_like_a_number(text: str) -> None:
+    """Keeps away: a name such as `1_` that ends in a message about literals with base 10."""
+    assert manifest.load("own", [f"name={text}"]).name == text
+
+
 def test_another_encoding_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_bytes("layout: table\nroot: é\n".encode("latin-1"))
     with pytest.raises(UserError, match=r"is not UTF-8 text \(line 2\)\. Save it as UTF-8"):
