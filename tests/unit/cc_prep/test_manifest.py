@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_paths_are_relative_to_the_file_that_names_them(
         ("${NOT_SET_ANYWHERE:-../there}", "../there"),
         ("/a/b/../c", "/a/c"),
         ("s3://bucket//a", "s3://bucket//a"),
-        ("~/data", "~/data"),
+        ("~/data", os.path.expanduser("~/data")),
     ):
         (tmp_path / "project/mine.yaml").write_text(text.format(written))
         assert manifest.load("mine.yaml").root == root
