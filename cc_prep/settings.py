@@ -78,7 +78,7 @@ _Loader.yaml_implicit_resolvers = {
     for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(
-    INTEGER, re.compile(r"[-+]?(0x[0-9a-fA-F_]+|0o[0-7_]+|\d[\d_]*)$"), list("-+0123456789")
+    INTEGER, re.compile(r"[-+]?(0x[\da-fA-F]+|0o[0-7]+|\d+(_\d+)*)$"), list("-+0123456789")
 )
 _Loader.add_constructor(
     INTEGER,

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from cc_prep import strict_json
-from cc_prep.errors import FileRefused, FileTooLarge, UserError
+from cc_prep.errors import FileRefused, FileTooLarge, UserError, first_line
 from cc_prep.storage import object_store
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -317,10 +317,19 @@ def read_json_lines(path: str) -> list[Any]:
     """The value of each line of a file of JSON lines but the empty ones.
 
     Only a newline ends a line. `str.splitlines` also breaks at characters that captions may hold,
-    such as U+2028. Raises FileNotFoundError, and ValueError for what is not JSON or not UTF-8.
+    such as U+2028. Raises FileNotFoundError, and ValueError for what is not UTF-8 or, with the
+    number of the line, for what is not JSON.
     """
-    lines = read_bytes(path).decode("utf-8-sig").split("\n")
-    return [strict_json.loads(line) for line in lines if line.strip()]
+    values = []
+    for number, line in enumerate(read_bytes(path).decode("utf-8-sig").split("\n"), 1):
+        if line.strip():
+            try:
+                values.append(strict_json.loads(line))
+            except json.JSONDecodeError as error:  # which counts the lines of `line` alone
+                raise ValueError(f"line {number}: {error.msg} at column {error.colno}") from None
+            except ValueError as error:
+                raise ValueError(f"line {number}: {first_line(error)}") from None
+    return values
 
 
 def named(path: str) -> str:

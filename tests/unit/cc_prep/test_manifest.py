@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_paths_are_relative_to_the_file_that_names_them(
         ("${NOT_SET_ANYWHERE:-../there}", "../there"),
         ("/a/b/../c", "/a/c"),
         ("s3://bucket//a", "s3://bucket//a"),
-        ("~/data", "~/data"),
+        ("~/data", os.path.expanduser("~/data")),
     ):
         (tmp_path / "project/mine.yaml").write_text(text.format(written))
         assert manifest.load("mine.yaml").root == root
@@ -75,6 +76,12 @@ def test_numbers_are_what_everybody_else_reads(tmp_path: Path, text: str, value:
     assert manifest.load("own", [f"image_size={text}"]).image_size == value
     with pytest.raises(UserError, match="image_size: input should be a valid integer, not '1:30'"):
         manifest.load("own", ["image_size=1:30"])
+
+
+@pytest.mark.parametrize("text", ["1_", "0x_", "1__0"])
+def test_names_that_begin_like_a_number(text: str) -> None:
+    """Keeps away: a name such as `1_` that ends in a message about literals with base 10."""
+    assert manifest.load("own", [f"name={text}"]).name == text
 
 
 def test_another_encoding_is_named_with_its_line(tmp_path: Path) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cc_prep.formats import scores, tar
-from cc_prep.records import FrameScores
+from cc_prep.records import MAX_SCORE, FrameScores
+from cc_prep.steps import confidence
 from tests.fakes import frame_scores
 
 
@@ -32,8 +34,16 @@ def test_scores_come_back_exactly(tmp_path: Path, captions: int) -> None:
         assert np.array_equal(getattr(mine, name), getattr(original, name))
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e19])
-@pytest.mark.parametrize("name", ["bef_inter_sim", "inter_aft_visual", "penalty"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *itertools.product(
+            ("bef_inter_sim", "inter_aft_visual", "penalty"), (np.nan, np.inf, -np.inf)
+        ),
+        ("bef_inter_sim", 1e19),
+        ("inter_aft_visual", 1e19),
+    ],
+)
 def test_scores_that_are_not_finite_are_named(name: str, value: float) -> None:
     """Keeps away: training shards with scores of NaN, of a table that a step reads unchecked."""
     damaged = {"key": "k", **row(frame_scores(2))}
@@ -41,6 +51,15 @@ def test_scores_that_are_not_finite_are_named(name: str, value: float) -> None:
     flat[4] = value
     with pytest.raises(tar.DamagedShard, match="k: a score is no finite number"):
         scores.decode(damaged)
+
+
+def test_penalties_of_all_scores_that_are_taken() -> None:
+    """Keeps away: a shard that a job writes, and that verify and the next step call damaged."""
+    one = np.full((1, 5), MAX_SCORE / 2, np.float32)
+    largest = FrameScores(("a",), one, -one, one[0], -one[0])
+    penalty = confidence.penalties(*largest.similarities())
+    back = scores.decode(scores.encode(largest, penalty, [0, 2, 4], "clip4idc-mini", "ab"))
+    assert np.array_equal(back.bef_inter_sim, one)
 
 
 def test_similarities_fall_back_to_likeness() -> None:

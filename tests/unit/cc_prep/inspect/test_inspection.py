@@ -129,9 +129,9 @@ def test_rejects_are_counted_by_reason(tmp_path: Path) -> None:
     (tmp_path / "after/0.png").write_bytes(b"")
     (tmp_path / "after/1.png").write_bytes(b"")
     inspection = inspect(own(tmp_path), ["train"])
-    assert inspection.rejected == ["train/0", "train/1"]
+    assert inspection.rejected == ["0 (train)", "1 (train)"]
     assert inspection.rejects == {"caption too long": 1, "unreadable image": 1}
-    line = "train/0: caption too long: 14,999 characters, at most 10,000. Shorten it"
+    line = "0 (train): caption too long: 14,999 characters, at most 10,000. Shorten it"
     assert any(fault.startswith(line) for fault in inspection.faults)
 
 
@@ -159,7 +159,7 @@ def test_imported_features_are_looked_at(tmp_path: Path) -> None:
     settings = own(tmp_path, "features.backbone=resnet101", f"features.folder={stored}")
     inspection = inspect(settings, ["train"])
     assert inspection.rejects == {"missing features": 1}
-    assert inspection.faults == [f"train/1: missing features: {stored}/before/1.png.npy"]
+    assert inspection.faults == [f"1 (train): missing features: {stored}/before/1.png.npy"]
 
 
 def test_transparent_images_and_grey_masks_are_noted(tmp_path: Path) -> None:

@@ -49,6 +49,18 @@ def test_json_lines_end_at_newlines_alone(folder: str) -> None:
         storage.read_json_lines(path)
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [("{", "Expecting .* at column 2"), ('{"a": 1, "a": 2}', "the key 'a' occurs twice")],
+)
+def test_the_line_that_is_no_json_is_named(folder: str, line: str, reason: str) -> None:
+    """Keeps away: `line 1` of a reader that is given one line at a time."""
+    path = storage.join(folder, "a.jsonl")
+    storage.write_bytes(path, f"{{}}\n\n{line}\n".encode())
+    with pytest.raises(ValueError, match=f"^line 3: {reason}"):
+        storage.read_json_lines(path)
+
+
 def fail_half_way(path: str) -> None:
     with storage.write_whole(path) as file:
         file.write(b"half")
