@@ -84,8 +84,9 @@ def local_path(path: str) -> str:
 
 
 def with_home(path: str) -> str:
-    """A path that a user gave, with a leading `~` as the folder of whoever runs this."""
-    return os.path.expanduser(path) if path == "~" or path.startswith("~/") else path
+    """A path that a user gave, with a leading `~` or `~name` as the folder of whoever runs this, or
+    of that user. Where there is no such user it stays: `Path.expanduser` raises RuntimeError."""
+    return os.path.expanduser(path)
 
 
 def local_folder(path: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,7 +49,7 @@ def _of_row(folder: Path, row: table.Row, spelling: Spelling) -> tuple[str, str]
     if not all(names):
         raise UserError(f"{row.place}: no before or no after", "Give both images of it")
     before, after = (
-        name if "://" in name else str(folder / spelling.of(str(folder), os.path.expanduser(name)))
+        name if "://" in name else str(folder / spelling.of(str(folder), storage.with_home(name)))
         for name in names
     )
     return before, after
