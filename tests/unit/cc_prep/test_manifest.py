@@ -50,13 +50,14 @@ def test_paths_are_relative_to_the_file_that_names_them(
     monkeypatch.chdir(tmp_path / "project")
     assert manifest.load("mine.yaml").root == "rel"
     monkeypatch.setenv("MY_ROOT", "here")
+    monkeypatch.setenv("HOME", "/home/me")
     for written, root in (
         ("${MY_ROOT}", "here"),
         ("${MY_ROOT:-there}/x", "here/x"),
         ("${NOT_SET_ANYWHERE:-../there}", "../there"),
         ("/a/b/../c", "/a/c"),
         ("s3://bucket//a", "s3://bucket//a"),
-        ("~/data", "~/data"),
+        ("~/data", "/home/me/data"),
     ):
         (tmp_path / "project/mine.yaml").write_text(text.format(written))
         assert manifest.load("mine.yaml").root == root
