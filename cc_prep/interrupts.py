@@ -6,8 +6,9 @@ import contextlib
 import signal
 from collections.abc import Iterator
 
-# Said by a command that is stopped before it can say more, such as in the first second of a job.
-STOPPED = "stopped. The same command goes on from what is finished"
+# Said by a command that is stopped before it can say more, such as in the first second of a job. It
+# must be true of those that keep nothing too, such as `inspect`.
+STOPPED = "stopped. Run the same command again; jobs and trainings go on from what is finished"
 
 
 @contextlib.contextmanager

@@ -22,15 +22,19 @@ _ABSOLUTE = re.compile(
 _ADDRESS = re.compile(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+://")  # C:// is a path
 
 # Before a host: a password, also one with a slash in it, and not the port of `http://host:80/a@b`.
+# The texts may be a stranger's, so each search is linear: no two parts take the same characters,
+# and a password that runs on past slashes has a length.
 _PASSWORD = re.compile(
-    r"(?<=://)(?:[^\s/?#\"'<>@]*:[^\s/?#\"'<>]*|[^\s/?#\"'<>@:\[]+:(?!:|\d*(?:[/?#]|$))[^\s\"'<>@]*)@"
+    r"(?<=://)(?:[^\s/?#\"'<>@:]*:[^\s/?#\"'<>]*"
+    r"|[^\s/?#\"'<>@:\[]+:(?!:|\d*(?:[/?#]|$))[^\s\"'<>@]{0,1000})@"
 )
 # A name alone may be a token on the web; elsewhere it is a user, or abfs's container.
 _USER_ON_THE_WEB = re.compile(r"(?<=http://)[^\s/?#\"'<>]*@|(?<=https://)[^\s/?#\"'<>]*@")
 _SECRET = re.compile(
     r"(?i)([?&;][\w.-]*(?:sig|signature|token|credential|secret|passw(?:or)?d|pwd|auth|key(?:-?id)?)=)"
-    r"[^&;#\s\"'<>]+?(?=[:,.)]*(?:[&;#\s\"'<>]|$))"
+    r"([^&;#\s\"'<>\\]+)"  # up to a backslash, which in JSON belongs to what follows
 )
+_AFTER_A_URL = ":,.)"  # of the sentence that it stands in
 
 
 def without_credentials(text: str) -> str:
@@ -40,7 +44,12 @@ def without_credentials(text: str) -> str:
     """
     if "://" not in text:
         return text
-    return _SECRET.sub(r"\1***", _USER_ON_THE_WEB.sub("", _PASSWORD.sub("", text)))
+    return _SECRET.sub(_masked, _USER_ON_THE_WEB.sub("", _PASSWORD.sub("", text)))
+
+
+def _masked(match: re.Match[str]) -> str:
+    name, value = match.groups()
+    return f"{name}***{value[len(value.rstrip(_AFTER_A_URL)) :]}"
 
 
 def without_folders(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -154,7 +153,7 @@ def weight_files(manifest: Manifest, digests: Iterable[str]) -> dict[str, str]:
 
 def _weights_identity(name_or_file: str) -> str:
     """A known name as it is; a file or folder by its own name and digest, wherever it is."""
-    path = Path(name_or_file).expanduser()
+    path = Path(storage.with_home(name_or_file))
     if path.is_dir() and not weights.is_known(name_or_file):
         return identify(name_or_file).name
     if weights.is_known(name_or_file) or name_or_file == IMPORTED or not path.is_file():
@@ -170,11 +169,11 @@ def _located_name(file: str, size: int, mtime_ns: int) -> str:
 
 def _is_recorded(file: str, recorded: dict[str, Any]) -> bool:
     """Whether a file that is missing here has the name of the one that a provenance records."""
-    path, name = Path(file).expanduser(), str(recorded.get("weights"))
+    path, name = Path(storage.with_home(file)), str(recorded.get("weights"))
     return not path.exists() and name.rpartition("@")[0] == path.name
 
 
 def _absolute_weights(name: str) -> str:
     if weights.is_known(name) or name in (IMPORTED, NONE):
         return name
-    return storage.absolute(os.path.expanduser(name))
+    return storage.absolute(storage.with_home(name))

@@ -84,8 +84,9 @@ def local_path(path: str) -> str:
 
 
 def with_home(path: str) -> str:
-    """A path that a user gave, with a leading `~` as the folder of whoever runs this."""
-    return os.path.expanduser(path) if path == "~" or path.startswith("~/") else path
+    """A path that a user gave, with a leading `~` or `~name` as the folder of whoever runs this, or
+    of that user. Where there is no such user it stays: `Path.expanduser` raises RuntimeError."""
+    return os.path.expanduser(path)
 
 
 def local_folder(path: str) -> str:
@@ -263,9 +264,13 @@ def read_bytes(path: str, max_bytes: int = MAX_BYTES) -> bytes:
     if is_remote(path):
         return _bounded(path, object_store.read_bytes(path, max_bytes), max_bytes)
     with open_read(path) as file:
-        if os.fstat(file.fileno()).st_size > max_bytes:
+        size = os.fstat(file.fileno()).st_size
+        if size > max_bytes:
             raise _too_large(path, max_bytes)
-        return _bounded(path, file.read(max_bytes + 1), max_bytes)
+        data = file.read(size + 1)  # not the bound: Python allocates what it is asked for
+        if len(data) > size:  # a file of /proc states none, and one may grow meanwhile
+            data += file.read(max_bytes + 1 - len(data))
+        return _bounded(path, data, max_bytes)
 
 
 def _bounded(path: str, data: bytes, max_bytes: int) -> bytes:

@@ -30,9 +30,9 @@ LARGE = 50 * 2**20  # bytes of an upload, from which on it may have parts
 READ_AHEAD = 4 * 2**20
 # The stores that are asked: what a stranger's file names is handed to no other part of fsspec, of
 # which some run code (`reference`), other stores (`::` chains) or read any file (`local`).
-HTTP = ("http", "https")
+HTTP, SFTP = ("http", "https"), ("sftp", "ssh")
 SCHEMES = (
-    *S3, *HTTP, "gs", "gcs", "az", "abfs", "abfss", "adl", "hdfs", "hf", "sftp", "ssh", "webdav",
+    *S3, *HTTP, "gs", "gcs", "az", "abfs", "abfss", "adl", "hdfs", "hf", *SFTP,
     "memory",  # of this process alone
 )  # fmt: skip
 
@@ -182,7 +182,8 @@ def _file_system_of(path: str) -> tuple[Any, str]:
             f"{path}: {scheme}:// is no kind of store",
             f"Give a path, or a URL of {', '.join(SCHEMES[:-1])}",
         )
-    options: dict[str, Any] = {"use_listings_cache": False}
+    # That of sftp has no listings to remember, and hands all options to paramiko.
+    options: dict[str, Any] = {} if scheme in SFTP else {"use_listings_cache": False}
     try:
         kind = fsspec.get_filesystem_class(scheme)
         if scheme in HTTP:

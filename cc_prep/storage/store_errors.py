@@ -126,9 +126,9 @@ def told_by_http(error: Exception) -> Exception:
     """The error that fsspec's client hides where it asks for the size of a file: it takes each for
     that of a file that is not there."""
     hidden = error.__cause__
-    return (
-        hidden if isinstance(error, FileNotFoundError) and isinstance(hidden, Exception) else error
-    )
+    if not (isinstance(error, FileNotFoundError) and isinstance(hidden, Exception)):
+        return error
+    return error if _status(hidden) == 404 else hidden
 
 
 def is_of_empty_file(error: Exception) -> bool:

@@ -32,7 +32,7 @@ def locate_folder(path: str, model_type: str) -> Located:
 
     Raises UserError for what is no such folder, or holds another type of model.
     """
-    folder = Path(path).expanduser()
+    folder = Path(storage.with_home(path))
     try:
         config = storage.read_json(str(folder / CONFIG))
         actual = config["model_type"]
@@ -51,7 +51,7 @@ def locate_folder(path: str, model_type: str) -> Located:
 
 def identify(path: str) -> Located:
     """A folder by its name and its digest."""
-    folder = Path(path).expanduser()
+    folder = Path(storage.with_home(path))
     sha256 = digest(folder)
     return Located(f"{folder.resolve().name}@{sha256[:8]}", folder, sha256)
 

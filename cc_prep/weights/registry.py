@@ -147,7 +147,7 @@ def locate(name_or_file: str) -> Located:
     """Weights by name (fetched when missing) or a local file. Raises UserError."""
     if is_known(name_or_file):
         return fetch(name_or_file)
-    path = Path(name_or_file).expanduser()
+    path = Path(storage.with_home(name_or_file))
     if path.is_file():
         digest = storage.sha256(path)
         # Every run of ours leaves a `model.safetensors`: the name alone would mix them up.

@@ -120,7 +120,7 @@ class _BoundedSocket(io.RawIOBase):
     def __init__(self, sock: socket.socket, reader: io.RawIOBase) -> None:
         self._sock, self._reader = sock, reader
         self._pause = sock.gettimeout()
-        self._until = time.monotonic() + MAX_SECONDS
+        self._until = time.monotonic() + max(MAX_SECONDS, self._pause or 0.0)
         self._bytes_left = MAX_BYTES
 
     def readable(self) -> bool:

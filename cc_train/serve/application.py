@@ -312,9 +312,10 @@ def image(path: str) -> tuple[bytes, str]:
         else:
             data = images.read_encoded(path)
             pixels, extension = images.decode(data, name), images.extension(data)
-    except (OSError, RejectedPair, JobFailed) as error:
+    except (OSError, RejectedPair, JobFailed, UserError) as error:
         what = str(error).replace(folder + slash, "")  # where it lies is told nobody
-        raise UserError(what if name in what else f"{name}: {what}", "Check the file") from None
+        remedy = "" if getattr(error, "remedy", "") else "Check the file"  # `what` has its own
+        raise UserError(what if name in what else f"{name}: {what}", remedy) from None
     if extension is None:
         data, extension = images.encode_image(pixels, "png", 0), ".png"
     if len(data) > MAX_IMAGE_BYTES:

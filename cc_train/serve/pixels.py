@@ -32,7 +32,7 @@ class Pixels:
         try:
             entries = storage.read_json(str(file))
             self._entries: dict[str, Entry] = entries if isinstance(entries, dict) else {}
-        except (OSError, ValueError):
+        except (OSError, ValueError, UserError):  # the last of a file that is not read at all
             self._entries = {}
 
     def known(self, reference: str) -> str | None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from cc_prep import extras, strict_json, weights
 from cc_prep.errors import UserError, first_line
-from cc_prep.storage import sha256
+from cc_prep.storage import sha256, with_home
 from cc_prep.weights import download, folders
 from cc_train.systems.mllm import attention_tap, families
 from cc_train.systems.mllm.families import Family
@@ -73,7 +73,7 @@ def path_of(name_or_folder: str | None) -> Path:
             "no model is named", "Set model.weights to the folder of one, or to smollm2-135m"
         )
     chosen = elsewhere or str(name_or_folder)
-    path = weights.fetch(chosen).path if weights.is_known(chosen) else Path(chosen).expanduser()
+    path = weights.fetch(chosen).path if weights.is_known(chosen) else Path(with_home(chosen))
     if path.suffix == GGUF and path.is_file():
         return _converted(path)
     if not (path / "config.json").is_file():

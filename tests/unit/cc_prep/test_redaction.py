@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,24 @@ def test_credentials_are_taken_out(text: str, kept: str) -> None:
     """Keeps away: a password in provenance.json, which is published with the shards."""
     assert without_credentials(text) == kept
     assert without_credentials(kept) == kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["http://" + ":" * 20_000, "http://h/?sig=" + "," * 20_000 + "x ", "https://a:" * 2_000],
+)
+def test_a_long_text_of_a_stranger_takes_no_time(text: str) -> None:
+    """Keeps away: minutes for one line, since the search begins anew at each character."""
+    begun = time.process_time()
+    without_credentials(text)
+    assert time.process_time() - begun < 0.4
+
+
+@pytest.mark.parametrize("caption", ['see http://h/?key=x"y', "http://h/?key=x\\, http://a:\\b@h"])
+def test_json_stays_json(caption: str) -> None:
+    """Keeps away: an output of --json that cannot be read, for a caption with an odd address."""
+    shown = json.loads(without_credentials(json.dumps({"caption": caption, "last": 1})))
+    assert shown["last"] == 1
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,8 @@ def test_a_command_that_is_stopped_says_how_it_goes_on(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 1
-    line = "cc-train: stopped. The same command goes on from what is finished\n"
-    assert capsys.readouterr().err == line
+    assert capsys.readouterr().err == (
+        "cc-train: stopped. Run the same command again; jobs and trainings go on from what is "
+        "finished\n"
+    )
     assert signal.getsignal(signal.SIGTERM) == before

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.utils import infer_storage_options
 from s3fs.errors import translate_boto_error
 
 from cc_prep.errors import FileRefused, RejectedPair, StoreFailed, StoreRefused, UserError
@@ -278,3 +279,21 @@ def test_the_pauses_double_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) ->
     for pause, least in zip(pauses, (0.5, 1, 2, 4, 8, 15, 15, 15), strict=True):
         assert least <= pause <= least + 1, "up to a second of each is random"
     assert sum(pauses) >= 60
+
+
+def test_sftp_takes_no_option_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: sftp:// that fails nine times with a TypeError: fsspec's hands what it does not
+    know to paramiko, whose `connect` has no such argument."""
+
+    class Strict(MemoryFileSystem):
+        def __init__(self, host: str, username: str | None = None, port: int = 22) -> None:
+            super().__init__()
+            assert (host, username, port) == ("host", "bob", 23)
+
+        @staticmethod
+        def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
+            options = infer_storage_options(path)
+            return {name: options[name] for name in ("host", "username", "port")}
+
+    monkeypatch.setattr("fsspec.get_filesystem_class", lambda scheme: Strict)
+    assert object_store.call("sftp://bob@host:23/d/x", lambda fs, key: "reached") == "reached"

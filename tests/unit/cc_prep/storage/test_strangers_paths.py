@@ -7,6 +7,7 @@ import http.server
 import json
 import os
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -194,8 +195,13 @@ def test_an_answer_of_the_web_that_stays(
 def test_a_server_that_fails_is_asked_again(web: str, server: http.server.HTTPServer) -> None:
     with pytest.raises(JobFailed, match="failed 9 times"):
         storage.read_bytes(f"{web}/status=503")
-    with pytest.raises(FileNotFoundError):
-        storage.read_bytes(f"{web}/nothing")
+
+
+def test_a_file_that_is_not_on_the_web_is_missing(web: str) -> None:
+    """Keeps away: another type of error for its size, by which nobody knows that it is missing."""
+    for ask in (storage.read_bytes, storage.size, storage.open_read):
+        with pytest.raises(FileNotFoundError):
+            ask(f"{web}/nothing")
 
 
 @pytest.fixture(params=["pipe", "device", "loop", "folder", "long", "nul", "sparse"])
@@ -246,8 +252,20 @@ def test_a_file_that_becomes_a_pipe_does_not_block(
         storage.read_bytes(str(path))
 
 
+def test_a_small_file_takes_little_memory(tmp_path: Path) -> None:
+    """Keeps away: memory of the bound for each image, which takes longer than the image, and fails
+    where the kernel grants no more than there is."""
+    (tmp_path / "a").write_bytes(b"0123")
+    tracemalloc.start()
+    assert storage.read_bytes(str(tmp_path / "a"), 2**29) == b"0123"
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
 def test_a_file_without_a_size_is_bounded() -> None:
-    """Keeps away: a file of /proc, whose size is 0, that is read without a bound."""
+    """Keeps away: a file of /proc, whose size is 0, that is read without a bound, or not whole."""
+    assert storage.read_bytes("/proc/self/status").count(b"\n") > 5
     with pytest.raises(FileTooLarge):
         storage.read_bytes("/proc/self/status", 10)
 

@@ -193,7 +193,7 @@ def test_a_damaged_cache_is_noticed(empty_cache: Path) -> None:
 def test_names_and_files(tmp_path: Path) -> None:
     (tmp_path / "mine.pkl").write_bytes(b"abc")
     assert weights.locate(str(tmp_path / "mine.pkl")).sha256.startswith("ba7816bf")
-    for wrong in ("rife-v9", str(tmp_path / "none.pkl")):
+    for wrong in ("rife-v9", str(tmp_path / "none.pkl"), "~nobody-of-that-name/w.pkl"):
         with pytest.raises(UserError, match="neither a known name nor a file"):
             weights.locate(wrong)
     with pytest.raises(UserError, match="unknown weights"):

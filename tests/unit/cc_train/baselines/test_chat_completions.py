@@ -49,9 +49,10 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 def model(chat: ChatServer | None, url: str = "", **options: Any) -> Server:
     """A server's model that pauses for milliseconds where it is not told how long."""
     name, tries = options.pop("name", MODEL), options.pop("tries", 4)
+    seconds = options.pop("seconds", 5)
     endpoint = Endpoint.of(url or (chat.address if chat else ""), VARIABLE)
     generation = options.pop("generation", server.GENERATION)
-    return Server(endpoint, name, generation, Pace(), Patience(tries, 5, 0.001), **options)
+    return Server(endpoint, name, generation, Pace(), Patience(tries, seconds, 0.001), **options)
 
 
 def test_a_question_is_a_chat_with_two_images(chat: ChatServer) -> None:
@@ -356,8 +357,16 @@ def test_a_reply_that_comes_byte_by_byte_is_ended(
     monkeypatch.setattr(http_client, "MAX_SECONDS", 0.3)
     begun = time.monotonic()
     with replying(first, again, 0.02) as url, pytest.raises(JobFailed, match="broke off"):
-        model(None, url, tries=1).answer([QUESTION])
+        model(None, url, tries=1, seconds=0.2).answer([QUESTION])
     assert time.monotonic() - begun < 10
+
+
+def test_a_server_may_take_as_long_as_timeout_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a slow model that is cut off after ten minutes, whatever --timeout allows."""
+    monkeypatch.setattr(http_client, "MAX_SECONDS", 0.1)
+    reply = b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n"
+    with replying(reply, b'{"a": 1}', 0.5) as url:
+        assert http_client.post(Endpoint.of(url, VARIABLE), {}, 10, MODEL) == {"a": 1}
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cc_prep.errors import UserError
 from cc_prep.media import images
 from cc_train.pretrained import Captioner
 from cc_train.serve import application, command, connections
@@ -273,11 +274,24 @@ def test_the_bytes_of_all_bodies_are_bounded(
     assert one_reply(server, large).status == 400  # it is no JSON
 
 
+def test_where_an_image_lies_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: the address of a store that refuses, which the page shows to whoever reaches it;
+    two remedies in a row."""
+
+    def refused(path: str) -> bytes:
+        raise UserError(f"{path}: refused", "Give other keys")
+
+    monkeypatch.setattr(images, "read_encoded", refused)
+    with pytest.raises(UserError) as error:
+        application.image("s3://private/folder/a.png")
+    assert str(error.value) == "a.png: refused. Give other keys"
+
+
 @pytest.mark.parametrize("address", ["http://127.0.0.1:1/a.png", "s3://b/a"])
 def test_addresses_are_asked_where_that_is_wanted(tmp_path: Path, address: str) -> None:
     """Keeps away: a stranger's list that has the server ask other machines for their files."""
     listed = tmp_path / "pairs.jsonl"
     listed.write_text(json.dumps({"before": "a.png", "after": address}) + "\n")
-    with pytest.raises(command.UserError, match=r"pairs\.jsonl: pair 1 is at an address.*--fetch"):
+    with pytest.raises(UserError, match=r"pairs\.jsonl: pair 1 is at an address.*--fetch"):
         command._listed(listed, fetch=False)
     assert command._listed(listed, fetch=True)[0][1] == address

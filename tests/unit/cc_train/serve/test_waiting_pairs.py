@@ -19,6 +19,7 @@ from cc_train.pretrained import Captioner
 from cc_train.serve import application
 from cc_train.serve.captions import CaptionService
 from cc_train.serve.collection import Collection
+from cc_train.serve.pixels import Pixels
 from cc_train.serve.server import Server
 from cc_train.serve.waiting import Waiting, names
 from tests.small_captioner import Talkative
@@ -134,6 +135,11 @@ def test_a_pair_of_addresses_is_known_by_its_pixels_in_its_own_format(tmp_path: 
     collection.put("mine", *map(storage.read_bytes, pair), ["x"], "train", "change")
     waiting.saved(0, collection)
     assert waiting.left(collection) == []
+
+
+def test_a_cache_of_pixels_that_is_not_read_counts_as_empty(tmp_path: Path) -> None:
+    """Keeps away: a page that does not start, for what stands in the place of its cache."""
+    assert Pixels(tmp_path).known("a.png") is None
 
 
 def test_odd_files_and_addresses_of_a_list_wait_like_others(tmp_path: Path) -> None:

@@ -57,8 +57,10 @@ def test_sigterm_ends_any_command_as_ctrl_c_does(
     with pytest.raises(SystemExit) as ended:
         main.main()
     assert ended.value.code == 1
-    line = "cc-prep: stopped. The same command goes on from what is finished\n"
-    assert capsys.readouterr().err == line
+    assert capsys.readouterr().err == (
+        "cc-prep: stopped. Run the same command again; jobs and trainings go on from what is "
+        "finished\n"
+    )
     assert not list(tmp_path.iterdir())
     assert signal.getsignal(signal.SIGTERM) == before
 
