@@ -77,7 +77,8 @@ def decode(row: Row) -> FrameScores:
     except (ValueError, TypeError):
         raise DamagedShard(f"{row.get('key')}: its scores are not captions × frames") from None
     penalty = np.array(row["penalty"], np.float64)  # squares of scores, which may be larger
-    if not (all(map(are_scores, of_captions + of_images)) and np.isfinite(penalty).all()):
+    similarities: list[np.ndarray] = [*of_captions, *of_images]
+    if not (all(map(are_scores, similarities)) and np.isfinite(penalty).all()):
         raise DamagedShard(f"{row.get('key')}: a score is no finite number")
     return FrameScores(tuple(row["captions"]), *of_captions, *of_images)
 
