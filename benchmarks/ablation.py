@@ -43,6 +43,8 @@ RESULTS = "benchmarks/results/ablation.jsonl"
 PICTURES = "docs/images"
 # The frames in between are for stage 1 alone, so fewer scenes have them.
 SCENES, FRAME_SCENES = 4000, 1000
+# In the digests of the stored results. Where the data lies by default changes no training.
+ROOT = "${SYNTH_FEATURES_ROOT:-data/synth_features}"
 # Stage 2 sees half of the scenes mirrored.
 BUILD, STAGE2 = ("features.mirrored=true",), ("mirror=0.5",)
 
@@ -134,7 +136,7 @@ class Ablation(Lab[Row]):
                    stage1["frames"], stage1["network"],
                    SCENES, BUILD, STAGE2, self.share, self.steps]  # fmt: skip
         if variant.stage1 is not None:
-            content += [known, FRAME_SCENES]
+            content += [{**known, "root": ROOT}, FRAME_SCENES]
         return digest(content)
 
     def pairs(self, backbone: str) -> Path:

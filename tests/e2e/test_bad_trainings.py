@@ -253,7 +253,7 @@ def test_captions(
             "1 of 2 pairs have no prediction",
         ),
         ({"a": "x", "c": "z"}, {"a": ["x"]}, "of no pair of the references, such as 'c'"),
-        ([{"image_id": "a"}], {"a": ["x"]}, "no predictions"),
+        ([{"image_id": "a"}], {"a": ["x"]}, "row 1 (id a): no caption"),
         ([{"image_id": 1, "caption": "x"}] * 2, {"1": ["x"]}, "two predictions"),
         ({"a": "x"}, [1], "no references"),
         ({"a": "x"}, {"a": []}, "not one reference caption"),

@@ -176,6 +176,8 @@ def _captioner(
         "queries": {"k": encoder.config.frames - 2, "kind": "shared"},
         "decoder": asdict(decoder),
         "encoder": {"frames": "pixels", "reference_quirks": True},
+        "reference_quirks": True,
+        "comparison": None,
     }
 
 

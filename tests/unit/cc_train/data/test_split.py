@@ -243,6 +243,6 @@ def test_the_first_rank_alone_reads_captions_of_reversed_pairs(
     words = learned(shards, PairSettings(), tmp_path)
     monkeypatch.setattr(split.shard_index, "reversed_captions", lambda entries: pytest.fail("read"))
     sent = [None, [*BACKWARDS]]
-    monkeypatch.setattr(Ranks, "decided", lambda self, decide: sent.pop(0))
+    monkeypatch.setattr(Ranks, "broadcast_from_rank0", lambda self, decide: sent.pop(0))
     request = Request([shards], [], tmp_path, console=QUIET, ranks=Ranks(1, 2))
     assert captioned(PairSettings(), request)[1].words[len(MARKS) :] == words

@@ -53,7 +53,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     about = {"frames": "tokens", "losses": {"reference_quirks": False}}
     init = write_run(path / "1", "stage1", first, {**about, "network": network})
     decoder = {"width": 16, "heads": 2, "hidden": 16, "layers": 1, "length": 8}
-    sizes = {"queries": {"k": K, "kind": "shared"}, "decoder": decoder}
+    quirks = {"reference_quirks": False}
+    sizes = {"queries": {"k": K, "kind": "shared"}, "decoder": {**decoder, **quirks}, **quirks}
+    sizes["comparison"] = None
     second = task_of(path, "stage2", init, **sizes)
     write_run(path / "2", "stage2", second, sizes)
     alone = task_of(path, "stage2", network=network, **sizes)

@@ -147,10 +147,12 @@ def test_a_damaged_body_after_the_answer(server: Server) -> None:
     head = b"POST /caption HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
     with socket.create_connection(server.server_address, timeout=10) as connection:
         connection.sendall(head)
-        first = connection.recv(1 << 16)
+        first = b""
+        while not first.endswith(b"}"):  # the answer may come in parts
+            first += connection.recv(1 << 16)
         connection.sendall(b"no chunk\r\n")
         assert received(connection) == b""
-    assert replies(first, whole=False)[:1] == [] or replies(first)[0].status == 415
+    assert [one.status for one in replies(first)] == [411]
 
 
 def test_only_what_was_decoded_is_sent(server: Server, folder: Path) -> None:

@@ -29,7 +29,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A captioner whose VQGAN comes with the package, under a name of its own."""
     network = {"width": 64, "layers": 1, "text_length": 4}
     decoder = {"width": 16, "heads": 2, "hidden": 16, "layers": 1, "length": 8}
-    sizes = {"queries": {"k": K, "kind": "shared"}, "decoder": decoder}
+    quirks = {"reference_quirks": False}
+    sizes = {"queries": {"k": K, "kind": "shared"}, "decoder": {**decoder, **quirks}, **quirks}
+    sizes["comparison"] = None
     task = task_of(tmp_path, "stage2", network=network, **sizes)
     (tmp_path / "assets").mkdir()
     weights = tmp_path / "assets" / f"{NAME}.safetensors"

@@ -93,9 +93,9 @@ def test_each_sample_is_read_once_for_its_caption_and_mask(
     reads: list[str] = []
     plain = training_shards.read_at
 
-    def counted(path: str, key: str, offset: int, size: int) -> training_shards.TrainingSample:
+    def counted(path: str, key: str, *where: int | None) -> training_shards.TrainingSample:
         reads.append(key)
-        return plain(path, key, offset, size)
+        return plain(path, key, *where)
 
     monkeypatch.setattr(training_shards, "read_at", counted)
     validation = Validation(entries, tmp_path / "run")
