@@ -152,7 +152,7 @@ def test_a_damaged_body_after_the_answer(server: Server) -> None:
             first += connection.recv(1 << 16)
         connection.sendall(b"no chunk\r\n")
         assert received(connection) == b""
-    assert [one.status for one in replies(first)] == [411]
+    assert [one.status for one in replies(first)] == [415]
 
 
 def test_only_what_was_decoded_is_sent(server: Server, folder: Path) -> None:
