@@ -93,7 +93,7 @@ def own(folder: Path) -> Path:
 
 def build(root: Path, out: Path) -> Ended:
     settings = ("interpolate.method=crossfade", "interpolate.depth=1", "image_size=64",
-                "score.weights=none", "tokenize.weights=none", "keyframes.strategy=uniform",
+                "score.weights=none", "tokenize.weights=none", "keyframes.k=0",
                 "splits=[train]")  # fmt: skip
     chosen = [part for setting in settings for part in ("--set", setting)]
     return ended("cc-prep", "build", "own", "--root", root, "--out", out,
