@@ -109,13 +109,16 @@ def test_a_hostile_image_among_good_ones(tmp_path: Path, name: str) -> None:
              {"id": "good", "before": "0.png", "after": "1.png"}]  # fmt: skip
     lines = [json.dumps({**pair, "caption": "a thing moved"}) for pair in pairs]
     (root / "pairs.jsonl").write_text("\n".join(lines))
-    assert ended("cc-prep", "inspect", "own", "--root", root, "--set", "splits=[train]").code == 1
+    is_bad = name not in corpus.READ
+    seen = ended("cc-prep", "inspect", "own", "--root", root, "--set", "splits=[train]")
+    assert seen.code == is_bad
     assert build(root, tmp_path / "out").code == 0
-    assert [reject.id for reject in rejects.read(str(tmp_path / "out/shards"))] == ["bad"]
+    rejected = [reject.id for reject in rejects.read(str(tmp_path / "out/shards"))]
+    assert rejected == ["bad"] * is_bad
     said = ended("cc-train", "caption", "captioner-mini", "--pairs", root / "pairs.jsonl")
-    assert said.code == 1
-    assert len(said.out.splitlines()) == 1
-    assert "1 of 2 pairs have no caption" in said.err
+    assert said.code == is_bad
+    assert len(said.out.splitlines()) == 2 - is_bad
+    assert ("1 of 2 pairs have no caption" in said.err) is is_bad
 
 
 @pytest.mark.parametrize("name", corpus.TABLES)
