@@ -116,9 +116,9 @@ def test_a_hostile_image_among_good_ones(tmp_path: Path, name: str) -> None:
     rejected = [reject.id for reject in rejects.read(str(tmp_path / "out/shards"))]
     assert rejected == ["bad"] * is_bad
     said = ended("cc-train", "caption", "captioner-mini", "--pairs", root / "pairs.jsonl")
-    assert said.code == is_bad
-    assert len(said.out.splitlines()) == 2 - is_bad
-    assert ("1 of 2 pairs have no caption" in said.err) is is_bad
+    assert said.code == 1  # those that are read have another size than the first image
+    assert len(said.out.splitlines()) == 1
+    assert "1 of 2 pairs have no caption" in said.err
 
 
 @pytest.mark.parametrize("name", corpus.TABLES)
