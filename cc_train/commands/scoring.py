@@ -178,10 +178,11 @@ def _say_left_out(pairs: int, predictions: int) -> None:
 
 
 def _say_blank(ids: Sequence[str]) -> None:
-    """ids: those of blank references, which are no references."""
+    """ids: those of blank references."""
     if ids:
         named = ", ".join(list(dict.fromkeys(ids))[:FEW])
-        echo(f"left out: {counted(len(ids), 'blank reference')}, such as of {named}", err=True)
+        count = counted(len(ids), "blank reference")
+        echo(f"{count}, scored as the official scorer does, such as of {named}", err=True)
 
 
 def _holds_masks_alone(path: str) -> bool:

@@ -6,14 +6,13 @@ Predictions are read as
     an object                {id: caption}, or pycocoevalcap's {id: [caption]}
     ProCap's                 {"results": {name: [{"sentence": …}]}}
     SCORER's                 a folder with sc_results.json and nsc_results.json
-and written as COCO's results. References are COCO's annotations, or {id: [captions]}; blank ones
-are left out.
+and written as COCO's results. References are COCO's annotations, or {id: [captions]}.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -74,7 +73,7 @@ def _item(image_id: str, meta: Mapping[str, Any]) -> Item:
     groups = [STILL if still else CHANGE] if meta.get("kind") else []
     if not still and meta.get("change_type"):
         groups.append(str(meta["change_type"]))
-    references = tuple(_not_blank(map(str, meta.get("captions") or ())))
+    references = tuple(map(str, meta.get("captions") or ()))
     own = coco.own_names(image_id, meta)
     by_own_id = [own["pair"]] if "pair" in own else []
     files = [str(meta[side]).rpartition("/")[2] for side in ("before", "after") if meta.get(side)]
@@ -274,7 +273,7 @@ def read_references(path: str) -> list[Item]:
 
     The kind and the change type that `cc-prep references` adds to an image become groups.
     """
-    captioned = [meta for meta in _referenced(path, _json(path)) if _not_blank(meta["captions"])]
+    captioned = [meta for meta in _referenced(path, _json(path)) if meta["captions"]]
     if not captioned:
         raise UserError(f"{path}: not one reference caption in it", "Give a captioned split")
     return items(captioned)
@@ -287,7 +286,7 @@ def read_uncaptioned(path: str) -> list[Item]:
     """
     content = _json(path)
     referenced = _referenced(path, content)
-    uncaptioned = [meta for meta in referenced if not _not_blank(meta["captions"])]
+    uncaptioned = [meta for meta in referenced if not meta["captions"]]
     if "annotations" in content:
         listed = content.get(coco.WITHOUT_CAPTIONS, [])
         if not isinstance(listed, list) or not all(isinstance(id, str) for id in listed):
@@ -301,20 +300,16 @@ def read_uncaptioned(path: str) -> list[Item]:
 
 
 def blank_references(path: str) -> list[str]:
-    """The id of each blank caption in a file of references, where it is left out.
+    """The id of each blank caption in a file of references. Raises UserError.
 
-    Raises UserError.
+    They are scored as the official scripts do, whose figures others report.
     """
     return [
         meta["key"]
         for meta in _referenced(path, _json(path))
-        for _ in range(len(meta["captions"]) - len(_not_blank(meta["captions"])))
+        for caption in meta["captions"]
+        if not caption.strip()
     ]
-
-
-def _not_blank(captions: Iterable[str]) -> list[str]:
-    """Captions that hold something; shards have no others."""
-    return [caption for caption in captions if caption.strip()]
 
 
 def _referenced(path: str, content: Any) -> list[dict[str, Any]]:

@@ -276,7 +276,12 @@ COUNTS = {
     "edit": {"train": (3061, 0), "val": (383, 0), "test": (495, 0)},
 }
 NOTES = {
-    "spot": ["train: 3 captions are repeated within their pair"],
+    "spot": [
+        "train: 3 captions are repeated within their pair",
+        "train: 5 captions are no sentence but what programs write for a missing one: "
+        "'none', 'na'",
+        "val: 2 captions are no sentence but what programs write for a missing one: 'none'",
+    ],
     "edit": [
         "val: 4 captions are repeated within their pair",
         "test: 1 captions are repeated within their pair",

@@ -422,10 +422,16 @@ def test_a_bad_reference_is_named(tmp_path: Path, content: Any, message: str) ->
         read_references(tmp_path, content)
 
 
-def test_blank_references_are_none(tmp_path: Path) -> None:
-    """Keeps away: scores against references that hold nothing, without a word of it."""
-    content = {"1": ["it moved", " \n"], "2": ["", "　"], "3": ["a"]}
-    assert read_references(tmp_path, content) == {"1": ("it moved",), "3": ("a",)}
+def test_blank_references_are_scored_and_named(tmp_path: Path) -> None:
+    """Keeps away: figures of public files that differ from the official scorer's, as Spot-the-Diff
+    has captions that hold nothing; and blank captions without a word of it.
+    """
+    content = {"1": ["it moved", " \n"], "2": [""], "3": ["a"]}
+    assert read_references(tmp_path, content) == {
+        "1": ("it moved", " \n"),
+        "2": ("",),
+        "3": ("a",),
+    }
     path = str(tmp_path / "references.json")
-    assert coco.blank_references(path) == ["1", "2", "2"]
-    assert [item.id for item in coco.read_uncaptioned(path)] == ["2"]
+    assert coco.blank_references(path) == ["1", "2"]
+    assert coco.read_uncaptioned(path) == []
