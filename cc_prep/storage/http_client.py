@@ -40,15 +40,23 @@ async def session(**options: Any) -> aiohttp.ClientSession:
 async def _stay_on_host(
     _: aiohttp.ClientSession, __: SimpleNamespace, redirect: aiohttp.TraceRequestRedirectParams
 ) -> None:
-    """Raises FileRefused for a redirect to another scheme, host or port."""
+    """Raises FileRefused for a redirect that `stays_on_host` does not allow."""
     location = redirect.response.headers.get("Location", "")
     target = redirect.url.join(yarl.URL(location))
     here = redirect.url
-    if (target.scheme, target.host, target.port) != (here.scheme, here.host, here.port):
+    if not stays_on_host(here, target):
         redirect.response.close()
         raise FileRefused(
             f"{here}: redirects to another place, {target}", "Give the address that it leads to"
         )
+
+
+def stays_on_host(here: yarl.URL, target: yarl.URL) -> bool:
+    """Whether a redirect keeps scheme, host and port, or goes from a host's http to its https."""
+    ends = [(url.scheme, url.port) for url in (here, target)]
+    return here.host == target.host and (
+        ends[0] == ends[1] or ends == [("http", 80), ("https", 443)]
+    )
 
 
 class _BoundedAnswer(aiohttp.ClientResponse):

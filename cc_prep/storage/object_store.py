@@ -91,7 +91,7 @@ def _say_that_it_fails(path: str, kind: str, state: RetryCallState) -> None:
         return
     _named.add(kind)
     _log.warning(
-        "%s: the store failed twice, the last with %s; it is asked again for some minutes",
+        "%s: the store failed twice, the last with %s; it is asked again for about a minute",
         without_credentials(path),
         without_credentials(named_line(error)),
     )

@@ -67,7 +67,7 @@ def test_a_store_that_fails_is_named_at_the_second_failure(
     assert said == [0, 1, 2, 3]  # a store that answered is named again
     assert caplog.messages[0] == (
         f"{PATH}: the store failed twice, the last with ConnectionError: reset; "
-        "it is asked again for some minutes"
+        "it is asked again for about a minute"
     )
     for _ in range(2):
         with pytest.raises(StoreFailed):

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yarl
 
 from cc_prep import storage
 from cc_prep.errors import FileRefused, FileTooLarge, JobFailed, RejectedPair, UserError
 from cc_prep.media import images, video
-from cc_prep.storage import object_store
+from cc_prep.storage import http_client, object_store
 
 
 @pytest.fixture(autouse=True)
@@ -156,6 +157,21 @@ def test_a_redirect_stays_on_its_host(web: str, server: http.server.HTTPServer) 
         with pytest.raises(FileRefused, match="redirects to another place"):
             storage.size(f"{web}/to={target}")
     assert len(server.asked) == 4 + 3 * 4  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("target", "stays"),
+    [
+        ("https://a.org/y", True),
+        ("http://a.org:80/y", True),
+        ("https://a.org:8443/y", False),
+        ("https://b.org/x", False),
+    ],
+)
+def test_a_host_may_send_to_its_https(target: str, stays: bool) -> None:
+    """Keeps away: a refusal of the redirect that most hosts answer http with."""
+    assert http_client.stays_on_host(yarl.URL("http://a.org/x"), yarl.URL(target)) == stays
+    assert not http_client.stays_on_host(yarl.URL("https://a.org/x"), yarl.URL("http://a.org/x"))
 
 
 def test_a_circle_of_redirects_is_walked_once(web: str, server: http.server.HTTPServer) -> None:
