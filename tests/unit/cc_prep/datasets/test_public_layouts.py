@@ -278,8 +278,7 @@ COUNTS = {
 NOTES = {
     "spot": [
         "train: 3 captions are repeated within their pair",
-        "train: 5 captions are no sentence but what programs write for a missing one: "
-        "'none', 'na'",
+        "train: 5 captions are no sentence but what programs write for a missing one: 'none', 'na'",
         "val: 2 captions are no sentence but what programs write for a missing one: 'none'",
     ],
     "edit": [
