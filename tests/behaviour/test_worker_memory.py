@@ -26,7 +26,7 @@ class Step:
         return {"faults": np.array([faults])}
 
 engine.start()
-rows = ray.data.range(2, override_num_blocks=2).map_batches(Step, concurrency=1, batch_size=1)
+rows = ray.data.range(8, override_num_blocks=8).map_batches(Step, concurrency=1, batch_size=1)
 found = sorted(row["faults"] for row in rows.take_all())
 engine.stop()
 print("faults", *found)
@@ -39,5 +39,7 @@ def test_a_worker_keeps_what_it_frees() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=without
     )
-    faults = [int(count) for count in done.stdout.split()[-2:]]
-    assert min(faults) < 163_840 / 4  # of the pages that a call writes; the first has none yet
+    faults = [int(count) for count in done.stdout.split()[-8:]]
+    # Of the pages that a call writes. The first calls have none yet, or lose some to small blocks of
+    # Ray's threads.
+    assert min(faults) < 163_840 / 4
