@@ -112,10 +112,13 @@ def prep() -> Iterator[Command]:
 
 @pytest.fixture(scope="session")
 def prepare() -> Command:
-    """`cc-prep` and its workers in this process, without Ray: for what tests set out from."""
+    """`cc-prep` and its workers in this process, without Ray: for what tests set out from.
 
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        with commands.without_ray():
+    With `workers=2` two of them take the shards in turn, as two processes would.
+    """
+
+    def run(*arguments: object, workers: int = 1) -> subprocess.CompletedProcess[str]:
+        with commands.without_ray(workers):
             return commands.cc_prep(*arguments)
 
     return run
