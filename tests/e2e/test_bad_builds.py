@@ -167,7 +167,7 @@ def test_scores_of_other_sequences(
 
 
 def test_a_stored_shard_that_changed_ends_the_job(
-    workspace: Path, tmp_path: Path, synth_root: Path, prep: Command
+    workspace: Path, tmp_path: Path, synth_root: Path, prepare: Command
 ) -> None:
     """Keeps away: scores of frames that are not those that were written, or of a part of them."""
     shutil.copytree(workspace / "out/sequences", tmp_path / "sequences")
@@ -176,7 +176,7 @@ def test_a_stored_shard_that_changed_ends_the_job(
     at = whole.index(b"IHDR", whole.index(b".f02.png"))
     for damaged in (whole[:at] + b"XXXX" + whole[at + 4 :], whole[: len(whole) // 2]):
         shard.write_bytes(damaged)
-        done = prep("score-frames", *arguments(workspace, tmp_path, synth_root))
+        done = prepare("score-frames", *arguments(workspace, tmp_path, synth_root))
         assert done.returncode == 2
         assert "train-000000.tar: is not as it was written" in done.stderr
         assert "Look closer with: cc-prep verify" in done.stderr
