@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,18 @@ ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, None, None]:
+    """All that is imported by now lives on, and the collector no longer looks through it.
+
+    It took a third of the time of the imports, and half a second for each full collection after.
+    """
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 def outside_make() -> dict[str, str]:
