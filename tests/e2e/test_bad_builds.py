@@ -17,7 +17,7 @@ from cc_prep.formats import rejects
 from cc_train.cli import cli as cc_train_cli
 from pipelines.cli import cli as cc_prep_cli
 from tests import small_weights
-from tests.conftest import BIN, Command
+from tests.conftest import Command
 
 SIZES = ("--set", "image_size=64", "--set", "interpolate.depth=2")
 
@@ -233,11 +233,3 @@ def test_training(
     command_line = [named.get(a, a) for a in arguments]
     refused(cc_train_cli, [kind, "--out", str(tmp_path / "run"), *command_line], message)
     assert not (tmp_path / "run").exists()
-
-
-def test_training_says_it_in_one_line(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [str(BIN / "cc-train"), "vqgan", "--out", str(tmp_path / "run"), "--shards", "nowhere.tar"],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    mistaken(done, "nowhere.tar")
