@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -59,8 +60,8 @@ def cc_prep(*arguments: object) -> Done:
 
 
 @contextlib.contextmanager
-def without_ray() -> Iterator[None]:
-    """The workers of jobs run in this process, one shard after the other.
+def without_ray(workers: int = 1) -> Iterator[None]:
+    """The workers of jobs run in this process. Several take the shards in turn.
 
     Each shard is made by the same `ShardWorker` from the same row as by Ray, so the files are too.
     """
@@ -76,8 +77,8 @@ def without_ray() -> Iterator[None]:
     def run(
         shards: Sequence[Shard], make_step: MakeStep, run_info: RunInfo, pool: Pool
     ) -> Iterator[Done]:
-        worker = ShardWorker(make_step, run_info)
-        for shard in shards:
+        turns = itertools.cycle([ShardWorker(make_step, run_info) for _ in range(workers)])
+        for shard, worker in zip(shards, turns, strict=False):
             [row] = worker({"shard": [json.dumps(shard.to_json())]})["done"]
             yield Done.from_json(row)
 

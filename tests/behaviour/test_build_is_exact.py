@@ -38,12 +38,12 @@ def fused(tmp_path_factory: pytest.TempPathFactory, options: list[str], prepare:
 
 @pytest.fixture(scope="module")
 def stepwise(
-    tmp_path_factory: pytest.TempPathFactory, options: list[str], prep: Command, prepare: Command
+    tmp_path_factory: pytest.TempPathFactory, options: list[str], prepare: Command
 ) -> Path:
-    """Three jobs, two with two workers; `test_interpolate_is_exact.py` has two for the first."""
+    """Three jobs with two workers each."""
     out = tmp_path_factory.mktemp("steps") / "out"
-    for step, run in (("interpolate", prepare), ("score-frames", prep), ("build", prep)):
-        done = run(step, "synth", "--out", out, "--workers", 2, *options)
+    for step in ("interpolate", "score-frames", "build"):
+        done = prepare(step, "synth", "--out", out, *options, workers=2)
         assert done.returncode == 0, done.stderr
     return out
 
@@ -73,9 +73,9 @@ def test_elsewhere(tmp_path: Path, fused: Path, options: list[str]) -> None:
     assert {name: there[name] for name in val} == {name: here[name] for name in val}
 
 
-def test_all_folders_verify(fused: Path, stepwise: Path, prep: Command) -> None:
+def test_all_folders_verify(fused: Path, stepwise: Path, prepare: Command) -> None:
     for out, folders in ((fused, 1), (stepwise, 3)):
-        done = prep("verify", out)
+        done = prepare("verify", out)
         assert done.returncode == 0, done.stdout
         assert done.stdout.count(": OK") == folders
 

@@ -1,4 +1,4 @@
-"""`cc-prep changes` in real processes: same bytes from pairs or sequences, killed or not."""
+"""`cc-prep changes`: same bytes from pairs or sequences, by any workers, killed or not."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def undisturbed(
 
 
 def test_two_workers_on_sequences_give_the_same_bytes(
-    undisturbed: Path, tmp_path: Path, synth_root: Path, prep: Command, prepare: Command
+    undisturbed: Path, tmp_path: Path, synth_root: Path, prepare: Command
 ) -> None:
     """Keeps away: masks that depend on who found them, or on which copy of the images was read."""
     plain = ("--set", "interpolate.method=crossfade", "--set", "interpolate.depth=1", *SMALL)
     done = prepare("interpolate", "synth", "--root", synth_root, "--out", tmp_path, *plain)
     assert done.returncode == 0, done.stderr
-    done = prep("changes", "synth", "--root", "/nowhere", "--out", tmp_path, "--workers", 2, *SMALL)
+    done = prepare("changes", "synth", "--root", "/nowhere", "--out", tmp_path, *SMALL, workers=2)
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path, "changes") == digests(undisturbed, "changes")
-    assert prep("verify", tmp_path).returncode == 0
-    figures = json.loads(prep("stats", tmp_path, "--json").stdout)
+    assert prepare("verify", tmp_path).returncode == 0
+    figures = json.loads(prepare("stats", tmp_path, "--json").stdout)
     assert figures["changes"] == 12
     against = figures["found against true masks"]
     assert against["pairs"] == 6
     assert 0.2 < against["IoU of changed pairs"] <= 1
-    other = prep("changes", "synth", "--out", tmp_path, *SMALL, "--set", "changes.delta=30")
+    other = prepare("changes", "synth", "--out", tmp_path, *SMALL, "--set", "changes.delta=30")
     assert other.returncode == 2
     assert "changes.delta: 20.0 → 30" in other.stderr
 

@@ -1,4 +1,4 @@
-"""`cc-prep entities` in real processes: same bytes for any workers, killed or not."""
+"""`cc-prep entities`: same bytes by any workers, killed or not."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def found_changes(tmp_path_factory: pytest.TempPathFactory, root: Path, prepare:
 
 @pytest.fixture(scope="module")
 def undisturbed(
-    tmp_path_factory: pytest.TempPathFactory, root: Path, found_changes: Path, prep: Command
+    tmp_path_factory: pytest.TempPathFactory, root: Path, found_changes: Path, prepare: Command
 ) -> Path:
     """An OUT of two workers."""
     out = Path(shutil.copytree(found_changes, tmp_path_factory.mktemp("two") / "out"))
-    done = prep(*arguments("entities", root, out), "--workers", 2)
+    done = prepare(*arguments("entities", root, out), workers=2)
     assert done.returncode == 0, done.stderr
     return out
 

@@ -17,7 +17,7 @@ from cc_prep.formats import rejects
 from cc_train.cli import cli as cc_train_cli
 from pipelines.cli import cli as cc_prep_cli
 from tests import small_weights
-from tests.conftest import BIN, Command
+from tests.conftest import Command
 
 SIZES = ("--set", "image_size=64", "--set", "interpolate.depth=2")
 
@@ -167,7 +167,7 @@ def test_scores_of_other_sequences(
 
 
 def test_a_stored_shard_that_changed_ends_the_job(
-    workspace: Path, tmp_path: Path, synth_root: Path, prep: Command
+    workspace: Path, tmp_path: Path, synth_root: Path, prepare: Command
 ) -> None:
     """Keeps away: scores of frames that are not those that were written, or of a part of them."""
     shutil.copytree(workspace / "out/sequences", tmp_path / "sequences")
@@ -176,7 +176,7 @@ def test_a_stored_shard_that_changed_ends_the_job(
     at = whole.index(b"IHDR", whole.index(b".f02.png"))
     for damaged in (whole[:at] + b"XXXX" + whole[at + 4 :], whole[: len(whole) // 2]):
         shard.write_bytes(damaged)
-        done = prep("score-frames", *arguments(workspace, tmp_path, synth_root))
+        done = prepare("score-frames", *arguments(workspace, tmp_path, synth_root))
         assert done.returncode == 2
         assert "train-000000.tar: is not as it was written" in done.stderr
         assert "Look closer with: cc-prep verify" in done.stderr
@@ -233,11 +233,3 @@ def test_training(
     command_line = [named.get(a, a) for a in arguments]
     refused(cc_train_cli, [kind, "--out", str(tmp_path / "run"), *command_line], message)
     assert not (tmp_path / "run").exists()
-
-
-def test_training_says_it_in_one_line(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [str(BIN / "cc-train"), "vqgan", "--out", str(tmp_path / "run"), "--shards", "nowhere.tar"],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    mistaken(done, "nowhere.tar")

@@ -1,21 +1,15 @@
-"""Each data set of the field from its official layout to captioners, by the README's commands.
-
-Of one the first step is a real `make`. All else are the commands that `make` would run, in this
-process, which is quicker.
-"""
+"""Each data set of the field from its official layout to captioners, by the README's commands."""
 
 from __future__ import annotations
 
 import json
-import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from cc_prep.formats import training_shards
+from tests import makes
 from tests.commands import cc_train
-from tests.conftest import BIN, ROOT, Command, outside_make
 from tests.miniatures import MAKERS
 
 # One thread a network, so that a busy machine does not make the threads wait for each other.
@@ -46,31 +40,14 @@ SCORER = (
 )
 
 
-def make(*arguments: str) -> str:
-    """What `make` says, as in a shell of its own, with this environment: it installs nothing."""
-    environment = outside_make()
-    done = subprocess.run(
-        ["make", "-s", "-C", str(ROOT), "SETUP=", f"BIN={BIN}", *arguments],
-        capture_output=True, text=True, timeout=300, env=environment, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def run_what_make_says(prepare: Command, *targets: str) -> None:
-    """The commands that `make` would run, in this process, which is quicker."""
-    programs = {"cc-prep": prepare, "cc-train": cc_train}
-    lines = make("-n", *targets).replace("\\\n", " ").splitlines()
-    lines = [line for line in lines if not line.startswith("grep -qs")]  # it runs what follows
-    assert lines
-    for program, *arguments in map(shlex.split, lines):
-        done = programs[Path(program).name](*arguments)
-        assert done.returncode == 0, f"{targets}: {done.stdout}{done.stderr}"
+def make(*arguments: object) -> None:
+    done = makes.make(*arguments)
+    assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
 
 
 @pytest.mark.parametrize("name", ["clevr", "clevr_dc", "spot", "edit", "levir"])
 def test_from_raw_files_to_a_captioner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, prepare: Command
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     MAKERS[name](tmp_path / "data")
     monkeypatch.setenv(f"{name.upper()}_ROOT", str(tmp_path / "data"))
@@ -78,10 +55,10 @@ def test_from_raw_files_to_a_captioner(
     values = (f"DATASET={name}", f"OUT={out}")
     if name == "clevr":
         make("interpolate", *values, f"ARGS={PREPARED}")
-        run_what_make_says(prepare, "score", *values, f"ARGS={PREPARED}")
-    run_what_make_says(prepare, "shards", *values, f"ARGS={PREPARED}")
+        make("score", *values, f"ARGS={PREPARED}")
+    make("shards", *values, f"ARGS={PREPARED}")
     for stage, more in TRAINED.items():
-        run_what_make_says(prepare, stage, *values, f"ARGS={more}")
+        make(stage, *values, f"ARGS={more}")
     done = cc_train("evaluate", out / "stage2", "--shards", f"{out}/shards/test-*.tar")
     assert done.returncode == 0, done.stderr
     scores = json.loads((out / "stage2/evaluation/scores.json").read_text())
@@ -97,7 +74,7 @@ MASK_CLASSES = {
 
 @pytest.mark.parametrize("name", ["clevr", "clevr_dc", "spot", "edit", "levir", *MASK_CLASSES])
 def test_from_raw_files_to_scorer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, prepare: Command
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Also keeps away: without distractors, a batch that waits for them, or is swapped.
 
@@ -107,8 +84,8 @@ def test_from_raw_files_to_scorer(
     monkeypatch.setenv(f"{name.upper()}_ROOT", str(tmp_path / "data"))
     values = (f"DATASET={name}", f"OUT={tmp_path / 'out'}")
     sizes = "--set image_size=32 --set features.threads=1"
-    run_what_make_says(prepare, "scorer", *values, f"PREPARE={sizes}", f"ARGS={SCORER}")
-    run_what_make_says(prepare, "evaluate", *values, "RUN=scorer")
+    make("scorer", *values, f"PREPARE={sizes}", f"ARGS={SCORER}")
+    make("evaluate", *values, "RUN=scorer")
     scores = json.loads((tmp_path / "out/scorer/evaluation/scores.json").read_text())
     assert scores["groups"]["total"]["pairs"] > 0
     assert (tmp_path / "out/scorer/report.html").exists()
@@ -121,30 +98,30 @@ def test_from_raw_files_to_scorer(
 
 @pytest.mark.parametrize("name", ["clevr", "spot"])
 def test_from_raw_files_to_the_pair_captioner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, prepare: Command
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Keeps away: a public data set, with unchanged pairs or without, that `pair` cannot learn."""
     MAKERS[name](tmp_path / "data")
     monkeypatch.setenv(f"{name.upper()}_ROOT", str(tmp_path / "data"))
     values = (f"DATASET={name}", f"OUT={tmp_path / 'out'}")
     sizes = "--set image_size=32 --set features.threads=1"
-    run_what_make_says(prepare, "pair", *values, f"PREPARE={sizes}", f"ARGS={PAIR}")
-    run_what_make_says(prepare, "evaluate", *values, "RUN=pair")
+    make("pair", *values, f"PREPARE={sizes}", f"ARGS={PAIR}")
+    make("evaluate", *values, "RUN=pair")
     scores = json.loads((tmp_path / "out/pair/evaluation/scores.json").read_text())
     assert scores["groups"]["total"]["pairs"] > 0
 
 
 @pytest.mark.parametrize("name", MASK_CLASSES)
 def test_from_raw_files_to_captions_with_masks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, prepare: Command
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Keeps away: a data set whose classes of masks no captioner that says where can learn."""
     MAKERS[name](tmp_path / "data")
     monkeypatch.setenv(f"{name.upper()}_ROOT", str(tmp_path / "data"))
     values = (f"DATASET={name}", f"OUT={tmp_path / 'out'}")
     sizes = "--set image_size=32 --set features.threads=1"
-    run_what_make_says(prepare, "chain", *values, f"PREPARE={sizes}", f"ARGS={CHAIN}")
-    run_what_make_says(prepare, "evaluate", *values, "RUN=chain")
+    make("chain", *values, f"PREPARE={sizes}", f"ARGS={CHAIN}")
+    make("evaluate", *values, "RUN=chain")
     scores = json.loads((tmp_path / "out/chain/evaluation/scores.json").read_text())
     assert scores["groups"]["total"]["pairs"] > 0
     assert scores["masks"]["IoU"].keys() == {"unchanged", *MASK_CLASSES[name]}

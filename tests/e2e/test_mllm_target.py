@@ -3,56 +3,29 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-
-import pytest
 
 from cc_prep.formats import training_shards
 from cc_train.runs import stored_run
-from tests import small_mllm
-from tests.conftest import ROOT, outside_make
+from tests import makes, small_mllm
+from tests.commands import Done
 
 PREPARE = "--set entities.min_count=1 --set entities.features=lab"
 TRAIN = "--set loop.steps=1 --set loop.batch_size=2 --set loop.device=cpu --set loop.log_every=1"
-# A command in a process of its own, as the target starts it; jobs without Ray, which costs most.
-SCRIPT = """#!{python}
-import sys
-sys.path.insert(0, {root!r})
-from tests import commands
-with commands.without_ray():
-    from {package} import main
-    main()
-"""
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bin")
-    for name, package in (("cc-prep", "pipelines.cli"), ("cc-train", "cc_train.cli")):
-        script = SCRIPT.format(python=sys.executable, root=str(ROOT), package=package)
-        (folder / name).write_text(script)
-        (folder / name).chmod(0o755)
-    return folder
-
-
-def make(*arguments: object, synth_root: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = ["make", "mllm", "SETUP=", *map(str, arguments)]
-    variables = outside_make() | ({} if synth_root is None else {"SYNTH_ROOT": str(synth_root)})
-    return subprocess.run(
-        command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300, check=False
-    )
+def make(*arguments: object, **more: object) -> Done:
+    return makes.make("mllm", *arguments, **more)
 
 
 def test_from_rendered_pairs_to_a_captioner_with_all_three_parts(
-    programs: Path, synth_root: Path, tmp_path: Path
+    synth_root: Path, tmp_path: Path
 ) -> None:
     """Keeps away: a target whose steps, each of which works, do not fit together."""
     out, model = tmp_path / "out", small_mllm.save(tmp_path, "lm")
     done = make(
-        f"BIN={programs}", f"OUT={out}", "FOUND=yes", f"PREPARE={PREPARE}",
-        f"ARGS={TRAIN} --set model.weights={model}", synth_root=synth_root,
+        f"OUT={out}", "FOUND=yes", f"PREPARE={PREPARE}",
+        f"ARGS={TRAIN} --set model.weights={model}", SYNTH_ROOT=synth_root,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     samples = list(training_shards.read(str(out / "shards/train-000000.tar")))
@@ -84,12 +57,12 @@ def test_scenes_are_rendered_where_there_are_none(tmp_path: Path) -> None:
     stub = tmp_path / "cc-prep"
     stub.write_text("#!/bin/sh\necho $@ >&2; exit 3\n")
     stub.chmod(0o755)
-    done = make(*settings, synth_root=tmp_path / "data")
+    done = make(*settings, SYNTH_ROOT=tmp_path / "data")
     assert f"synth {tmp_path / 'data'} --scenes 7 --seed 8 --size 112" in done.stderr
     (tmp_path / "data").mkdir()
     (tmp_path / "data/splits.json").write_text("{}")
-    for done in (make(*settings, synth_root=tmp_path / "data"),
-                  make(*settings, "PREPARE=--root own", synth_root=tmp_path / "none")):  # fmt: skip
+    for done in (make(*settings, SYNTH_ROOT=tmp_path / "data"),
+                  make(*settings, "PREPARE=--root own", SYNTH_ROOT=tmp_path / "none")):  # fmt: skip
         assert "build synth" in done.stderr
         assert "--scenes" not in done.stderr
 

@@ -201,7 +201,7 @@ def line_of(command: str) -> str:
     run = {"cc-prep": commands.cc_prep, "cc-train": commands.cc_train}[program]
     jobs = ("interpolate", "build", "score-frames", "changes", "entities")
     small = arguments[0] in jobs and "weights" not in command and "image_size" not in command
-    with mock.patch.dict(sys.modules, {"spacy": None}):
+    with mock.patch.dict(sys.modules, {"spacy": None}), commands.without_ray():
         done = run(*arguments, *(FAST.split() if small else []))
     left = [name for name in ("new", "a", "found/region_features") if Path(name).exists()]
     for name in left:  # so that the next command does not find it
@@ -238,7 +238,7 @@ def main() -> None:
     """Prints the table."""
     from cc_prep.synth import dataset
 
-    with tempfile.TemporaryDirectory() as name, commands.one_ray():
+    with tempfile.TemporaryDirectory() as name, commands.without_ray():
         root = Path(name, "synth")
         list(dataset.make(str(root), 6, dataset.Settings(seed=5, size=64, samples=4, truth=True)))
         path = Path(name, "here")

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -14,16 +15,33 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import BIN
+from tests.conftest import BIN, ROOT
 
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")  # of Ray's node manager
 PATIENCE = 600.0  # a slow machine is no fault
 
 
+WITHOUT_RAY = """
+from pipelines.cli import main
+from tests.commands import without_ray
+with without_ray():
+    main()
+"""
+
+
 def start(*arguments: object, **options: object) -> subprocess.Popen[str]:
     """A `cc-prep` in a session of its own."""
+    return _started([str(BIN / "cc-prep")], *arguments, **options)
+
+
+def start_alone(*arguments: object, **options: object) -> subprocess.Popen[str]:
+    """The same as one process, whose worker needs no Ray: for what Ray has no part in."""
+    return _started([sys.executable, "-c", WITHOUT_RAY], *arguments, cwd=ROOT, **options)
+
+
+def _started(program: list[str], *arguments: object, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [str(BIN / "cc-prep"), *map(str, arguments)],
+        [*program, *map(str, arguments)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -44,18 +62,13 @@ def wait_for(happened: Callable[[], object], job: subprocess.Popen[str]) -> bool
 
 
 def kill_when(reached: Callable[[], object], *arguments: object, **options: object) -> None:
-    """Starts a `cc-prep` and kills it as soon as it has reached something, before it ends.
-
-    Its workers are gone then too: what one of them is held at cannot be made by it.
-    """
-    job = start(*arguments, **options)
+    """Starts a `cc-prep` without Ray and kills it as soon as it has reached something."""
+    job = start_alone(*arguments, **options)
     try:
         assert wait_for(reached, job), f"it was over already: {ended(job)}"
     finally:
-        workers = actors(job)
         job.kill()
         job.communicate()
-    assert psutil.wait_procs(workers, timeout=120)[1] == []
 
 
 HOLD = """

@@ -25,7 +25,7 @@ def test_another_processor(tmp_path: Path, synth_root: Path, prepare: Command) -
                  "--split", "train"]  # fmt: skip
     done = prepare("build", "synth", "--out", tmp_path / "here", *arguments)
     assert done.returncode == 0, done.stderr
-    job = processes.start(
+    job = processes.start_alone(
         *("build", "synth", "--out", tmp_path / "there", *arguments),
         env={**os.environ, **OLD_PROCESSOR},
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -21,8 +20,7 @@ from cc_prep.errors import StoreFailed, StoreRefused, UserError
 from cc_prep.formats import rejects
 from cc_prep.storage import object_store
 from tests.commands import Done, cc_prep, cc_train, without_ray
-from tests.conftest import BIN
-from tests.faults import bad_store, tries
+from tests.faults import bad_store, processes, tries
 
 JOB = (
     "--set", "interpolate.method=crossfade", "--set", "interpolate.depth=2",
@@ -253,12 +251,12 @@ def test_killed_and_resumed(store: bad_store.Store, local: Path, synth_root: Pat
     store.fail(0.05)
     # A fast machine would be done before the kill: the last shard does not get through.
     store.held = max(name for name in contents(str(local)) if name.endswith(".tar"))
-    job = subprocess.Popen([BIN / "cc-prep", *arguments], stderr=subprocess.DEVNULL)
+    job = processes.start_alone(*arguments)
     while not [n for n in storage.list_files(f"{out}/sequences") if n.endswith(".tar")]:
         time.sleep(0.05)
         assert job.poll() is None, "it ended before it could be killed"
-    os.kill(job.pid, signal.SIGKILL)
-    job.wait()
+    job.kill()
+    job.communicate()
     store.held = ""
     assert 1 <= len(contents(f"{out}/sequences")) < len(contents(str(local)))
     done = prepare(*arguments)

@@ -7,6 +7,7 @@ import graphlib
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,20 +23,27 @@ FORBIDDEN = {
 }
 
 
-def imported(tree: ast.AST) -> set[str]:
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module.split(".")[0])
-    return names
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def modules_of(path: Path) -> tuple[str, ...]:
+    """All that a file imports anywhere, with the names that it takes of a module."""
+    modules: list[str] = []
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ImportFrom):
+            modules += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+    return tuple(modules)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_go_one_way(path: Path) -> None:
     package = path.relative_to(ROOT).parts[0]
-    assert not imported(ast.parse(path.read_text())) & FORBIDDEN[package]
+    assert not {name.split(".")[0] for name in modules_of(path)} & FORBIDDEN[package]
 
 
 ROOMS = sorted(path.parent.name for path in (ROOT / "cc_train" / "systems").glob("*/__init__.py"))
@@ -48,14 +56,7 @@ def test_a_system_is_reached_through_the_table_alone(room: str) -> None:
     outside = [path for path in FILES if f"systems/{room}/" not in path.as_posix()]
     assert len(outside) < len(FILES), "the room is empty"
     for path in outside:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom):
-                modules = [f"{node.module}.{alias.name}" for alias in node.names]
-            elif isinstance(node, ast.Import):
-                modules = [alias.name for alias in node.names]
-            else:
-                continue
-            assert not any(f"{name}.".startswith(f"{of_room}.") for name in modules), path
+        assert not any(f"{name}.".startswith(f"{of_room}.") for name in modules_of(path)), path
 
 
 SHARED = sorted(path.stem for path in (ROOT / "cc_train" / "systems").glob("[a-z]*.py"))
@@ -72,7 +73,7 @@ def test_what_systems_share_is_theirs_alone(module: str) -> None:
 
 def imports_at_the_top(name: str, path: Path) -> set[str]:
     """Modules of ours, and the packages they lie in, that importing a module imports."""
-    statements = list(ast.parse(path.read_text()).body)
+    statements = list(tree_of(path).body)
     modules = set()
     for node in statements:
         if isinstance(node, ast.Try):

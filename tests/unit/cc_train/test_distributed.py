@@ -236,7 +236,10 @@ def _process(rank: int, folder: Path, port: int, answers: Any) -> None:
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     """What each work returns on each of two ranks, or the words of its UserError."""
-    context, folder = multiprocessing.get_context("spawn"), tmp_path_factory.mktemp("ranks")
+    context, folder = multiprocessing.get_context("forkserver"), tmp_path_factory.mktemp("ranks")
+    # Both share one start of Python and torch.
+    context.set_forkserver_preload(["cc_train.training.trainer", "tests.small_chain",
+                                    "tests.small_scorer"])  # fmt: skip
     queue = context.Queue()
     # As of torchrun: the one who starts the processes serves the store where they meet.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True)

@@ -44,7 +44,7 @@ def values(claims: parsing.Claims) -> dict[str, str]:
 
 
 @given(SEEDS, CHANGES)
-@settings(max_examples=1500)
+@settings(max_examples=500)
 def test_every_caption_of_a_scene_claims_its_facts(seed: int, change: str) -> None:
     """Keeps away: a sentence of the grammar, in either wording, that is judged wrong."""
     scene, rng = sampled(seed, change)

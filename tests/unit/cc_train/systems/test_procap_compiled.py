@@ -16,7 +16,7 @@ from cc_train.training.task import Request, Task
 from cc_train.training.trainer import _Forward
 from tests import token_shards
 
-NETWORK = {"layers": 2, "width": 64, "position_std": 0.02}
+NETWORK = {"layers": 1, "width": 64, "position_std": 0.02}
 DECODER = {"width": 16, "heads": 2, "hidden": 16, "length": 8, "layers": 1, "dropout": 0.0}
 
 

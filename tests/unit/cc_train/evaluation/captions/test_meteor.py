@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -21,6 +23,43 @@ def process_id() -> int:
     return meteor._running.process.pid
 
 
+# Scores a caption 1 if it is a reference, and 0 otherwise.
+PROGRAM = """#!{python} -ES
+import sys
+for line in sys.stdin:
+    kind, *words = line.rstrip("\\n").split(" ||| ")
+    scores = map(float, words) if kind == "EVAL" else [words[-1] in words[:-1]]
+    values = [float(score) for score in scores]
+    print(*values, *([sum(values)] if kind == "EVAL" else []), sep="\\n", flush=True)
+"""
+
+
+def of_another_java(folder: Path, patch: pytest.MonkeyPatch, program: str) -> None:
+    """A Java in the folder, which METEOR runs from now on; the real process stays for later."""
+    java = folder / "bin/java"
+    java.parent.mkdir()
+    java.write_text(program)
+    java.chmod(0o755)
+    patch.setenv("JAVA_HOME", str(folder))
+    patch.setattr(meteor, "_running", None)
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A program that answers as METEOR does, and starts at once."""
+    of_another_java(tmp_path, monkeypatch, PROGRAM.format(python=sys.executable))
+    yield
+    meteor._stop()
+
+
+@pytest.fixture
+def sleeping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A Java that never answers."""
+    of_another_java(tmp_path, monkeypatch, "#!/bin/sh\nexec sleep 60\n")
+    yield
+    meteor._stop()
+
+
 def test_one_process_answers_all_calls() -> None:
     whole = score("the small cube moved")
     first = process_id()
@@ -30,6 +69,7 @@ def test_one_process_answers_all_calls() -> None:
     assert process_id() == first
 
 
+@pytest.mark.usefixtures("small")
 def test_a_call_that_was_broken_off_leaves_no_answers_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -42,6 +82,7 @@ def test_a_call_that_was_broken_off_leaves_no_answers_behind(
     assert score("the small cube moved") == whole
 
 
+@pytest.mark.usefixtures("small")
 def test_a_process_that_was_killed_is_started_anew() -> None:
     whole = score("the small cube moved")
     first = process_id()
@@ -51,22 +92,12 @@ def test_a_process_that_was_killed_is_started_anew() -> None:
     assert process_id() != first
 
 
+@pytest.mark.usefixtures("sleeping")
 def test_a_busy_machine_is_not_a_fault_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: "Java process failed", where it was ended since it had not started yet."""
-    meteor._stop()
     monkeypatch.setattr(meteor, "PATIENCE_S", 0.01)
     with pytest.raises(meteor.Unavailable, match="did not answer for 0 s: the machine is too busy"):
         score("the small cube moved")
-
-
-@pytest.fixture
-def sleeping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Java that never answers."""
-    java = tmp_path / "bin/java"
-    java.parent.mkdir()
-    java.write_text("#!/bin/sh\nexec sleep 60\n")
-    java.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
 
 @pytest.mark.usefixtures("sleeping")
