@@ -40,6 +40,5 @@ def test_a_worker_keeps_what_it_frees() -> None:
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=without
     )
     faults = [int(count) for count in done.stdout.split()[-8:]]
-    # Of the pages that a call writes. The first calls have none yet, or lose some to small blocks of
-    # Ray's threads.
+    # Of the pages that a call writes. The first calls have none yet, or lose some to Ray's threads.
     assert min(faults) < 163_840 / 4
