@@ -20,7 +20,6 @@ from cc_prep.errors import UserError
 from cc_prep.models import library_backbones
 from cc_prep.models.efficientnet import CHANNELS, TAPS, EfficientNetLite0
 from cc_prep.models.library_backbones import LibraryBackbone
-from cc_prep.models.resnet import ResNet101
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.records import Preprocessing
 
@@ -115,6 +114,18 @@ def _own_latents(tensors: Mapping[str, Tensor]) -> nn.Module:
     return _latents({name.removeprefix("network."): tensor for name, tensor in tensors.items()})
 
 
+def _resnet(tensors: Mapping[str, Tensor]) -> nn.Module:
+    from cc_prep.models.resnet import ResNet101  # torchvision takes a second to import
+
+    return ResNet101.from_tensors(tensors)
+
+
+def _empty_resnet() -> nn.Module:
+    from cc_prep.models.resnet import ResNet101
+
+    return ResNet101()
+
+
 BACKBONES: dict[str, Backbone] = {
     "efficientnet-lite0": Backbone(
         _pyramid, lambda _: Pyramid(EfficientNetLite0()), "efficientnet-lite0", 16
@@ -122,7 +133,7 @@ BACKBONES: dict[str, Backbone] = {
     "efficientnet-lite0-x2": Backbone(
         _enlarged, lambda _: EnlargedPyramid(EfficientNetLite0()), "efficientnet-lite0", 8
     ),
-    "resnet101": Backbone(ResNet101.from_tensors, lambda _: ResNet101(), None, 16),
+    "resnet101": Backbone(_resnet, lambda _: _empty_resnet(), None, 16),
     "vqgan": Backbone(_latents, _own_latents, "vqgan-mini", None),
 }
 
