@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from cc_prep.records import Preprocessing
+
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)
 SIZES: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
 WIDE = {**SIZES, "intermediate_size": 48, "patch_size": 16}
@@ -19,6 +21,11 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "dinov3_vit": ("DINOv3ViT", {**WIDE, "image_size": 64, "num_register_tokens": 2}),
 }  # fmt: skip
+
+
+def preprocessing(input_size: tuple[int, int] | None = None) -> Preprocessing:
+    """That of these folders."""
+    return Preprocessing(layers=(-1,), input_size=input_size, mean=MEAN, std=STD)
 
 
 def save(folder: Path, kind: str) -> Any:
