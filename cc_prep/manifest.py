@@ -23,6 +23,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from cc_prep import caption_normalization, settings, storage, text_files
 from cc_prep.errors import UserError
+from cc_prep.records import Side
 from cc_prep.settings import Section
 
 # A path or URL that a user writes, `~` included.
@@ -30,6 +31,9 @@ Place = Annotated[str, AfterValidator(storage.with_home)]
 Positive = Annotated[int, Field(ge=1)]
 # One value of a mask or several: a number, or a colour.
 MaskValue = Annotated[int, Field(ge=0, le=255)] | Annotated[str, Field(pattern=r"^#[0-9a-f]{6}$")]
+BACKBONES = ("none", "efficientnet-lite0", "efficientnet-lite0-x2", "resnet101", "vqgan")
+# What the name of a library's backbone begins with, in settings, shards and runs.
+TIMM, HF = "timm:", "hf:"
 MAX_CLASSES = 254  # of change: a mask has 8 bits
 MaskValues = Annotated[
     tuple[MaskValue, ...],
@@ -177,23 +181,64 @@ class Tokenize(Section):
 class Features(Section):
     """Features of a frozen backbone, stored in the training shards.
 
-    weights: a name or a file; null takes the backbone's own. frames: whose features are stored.
-    precision: in which the values are stored. mirrored: features of the mirrored images are stored
-    too, for trainings that see some scenes mirrored. folder: of features that others computed, a
-    file an image, which are read in place of a backbone; `weights` is then the file that they are
-    of.
+    Attributes:
+        backbone: One of BACKBONES, `timm:NAME` or `hf:FOLDER`.
+        weights: A name or a file; null takes the backbone's own.
+        layers: Of a library's backbone: numbers of the layers whose features are joined.
+        input_size: Of a library's backbone: px to which images are resized, a side or height and
+            width; null leaves them as they are.
+        frames: Whose features are stored.
+        precision: In which the values are stored.
+        mirrored: Whether features of the mirrored images are stored too, for trainings that see
+            some scenes mirrored.
+        folder: Of features that others computed, a file an image, which are read in place of a
+            backbone; `weights` is then the file that they are of.
     """
 
-    backbone: Literal[
-        "none", "efficientnet-lite0", "efficientnet-lite0-x2", "resnet101", "vqgan"
-    ] = "none"
+    backbone: str = "none"
     weights: str | None = None
+    layers: Annotated[tuple[int, ...], Field(min_length=1, strict=False)] = (-1,)
+    input_size: Side | Annotated[tuple[Side, Side], Field(strict=False)] | None = None
     frames: Literal["ends", "keyframes", "all"] = "ends"
     precision: Literal["float16", "float32"] = "float16"
     mirrored: bool = False
     folder: Place | None = None
     threads: Positive = 2
     tf32: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _folder_as_weights(cls, values: Any) -> Any:
+        """`hf:FOLDER` becomes the backbone `hf:` with the weights FOLDER."""
+        backbone = values.get("backbone") if isinstance(values, dict) else None
+        if not isinstance(backbone, str) or not backbone.startswith(HF) or backbone == HF:
+            return values
+        if values.get("weights") is not None:
+            raise ValueError("backbone names the folder of its weights: leave out weights")
+        return {**values, "backbone": HF, "weights": backbone.removeprefix(HF)}
+
+    @field_validator("backbone")
+    @classmethod
+    def _known(cls, backbone: str) -> str:
+        if backbone not in BACKBONES and not backbone.startswith((TIMM, HF)):
+            raise ValueError(f"one of {', '.join(BACKBONES)}, timm:NAME and hf:FOLDER")
+        return backbone
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Features:
+        if self.backbone in BACKBONES:
+            if (self.layers, self.input_size) != ((-1,), None):
+                raise ValueError("layers and input_size are for timm:NAME and hf:FOLDER alone")
+        elif self.folder is not None:
+            raise ValueError(f"folder: features of {self.backbone} are not read from one")
+        elif self.weights is None:
+            raise ValueError(f"weights: {self.backbone} needs them, from this machine")
+        return self
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width of `input_size`."""
+        return (self.input_size,) * 2 if isinstance(self.input_size, int) else self.input_size
 
 
 class Changes(Section):

@@ -7,9 +7,10 @@ import json
 import math
 import re
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, Field
 
 from cc_prep.redaction import without_credentials
 
@@ -46,6 +47,12 @@ DIGEST_FIELDS = (
     "image_id",
     "facts",
 )
+
+
+# Of `Preprocessing`.
+Side = Annotated[int, Field(ge=1, le=8192)]
+Statistic = Annotated[float, Field(allow_inf_nan=False)]
+Spread = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -260,6 +267,29 @@ class FrameScores:
         if visual or not self.captions:
             return np.stack((self.bef_inter_visual[None], self.inter_aft_visual[None]))
         return np.stack((self.bef_inter_sim, self.inter_aft_sim))
+
+
+class Preprocessing(BaseModel, frozen=True, extra="forbid"):
+    """What an image goes through before a backbone of a library, and which layers are read.
+
+    Attributes:
+        layers: Numbers of the layers whose features are joined, as the library counts them;
+            negative ones from the last.
+        input_size: Height and width to which images are resized, in px; None leaves them as they
+            are.
+        mean: Of the values of images in [0, 1], R, G and B.
+        std: Likewise.
+    """
+
+    layers: Annotated[tuple[int, ...], Field(min_length=1)]
+    input_size: tuple[Side, Side] | None
+    mean: tuple[Statistic, Statistic, Statistic]
+    std: tuple[Spread, Spread, Spread]
+
+    def digest(self, sha256: str) -> str:
+        """What tells a backbone from others: SHA-256, in hex, of this and its weights' own."""
+        identity = {"weights": sha256, **self.model_dump(mode="json")}
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def are_scores(values: np.ndarray) -> bool:

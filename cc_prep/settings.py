@@ -213,6 +213,6 @@ def _explained(model: type[Section], source: str, error: ValidationError, help: 
     if first["type"] == "missing":
         return UserError(f"{source}: {key}: missing", f"Add it; see {help}")
     message = first["msg"].removeprefix("Value error, ")
-    return UserError(
-        f"{source}: {key}: {message[0].lower()}{message[1:]}, not {first['input']!r}", f"See {help}"
-    )
+    # Of keys that contradict each other the input is their whole section.
+    given = "" if isinstance(first["input"], (dict, Section)) else f", not {first['input']!r}"
+    return UserError(f"{source}: {key}: {message[0].lower()}{message[1:]}{given}", f"See {help}")

@@ -169,7 +169,7 @@ def _feature_weights(manifest: Manifest) -> dict[str, str]:
         return {}
     if settings.folder is not None:
         return _imported_features(settings)
-    network, file = networks.backbone(settings.backbone, settings.weights)
+    network, file = networks.features_backbone(settings)
     multiple = backbones.multiple(settings.backbone, network)
     if manifest.image_size is not None and manifest.image_size % multiple:
         raise UserError(

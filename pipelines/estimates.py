@@ -126,9 +126,23 @@ def training_bytes(manifest: Manifest, pair: ImagePair | None) -> int:
     features = {"ends": 2, "keyframes": rule.k + 2, "all": frames}[manifest.features.frames]
     wide = 2 if manifest.features.precision == "float32" else 1
     wide *= 2 if manifest.features.mirrored else 1
-    per_frame = int(wide * FEATURE_SHARE[manifest.features.backbone] * pixels)
+    per_frame = int(wide * _feature_share(manifest, pixels) * pixels)
     images_of = int(stored_images * 3 * pixels * TRAINING_JPG_SHARE)
     return images_of + tokens + features * per_frame + 8000
+
+
+def _feature_share(manifest: Manifest, pixels: int) -> float:
+    """Bytes of features in float16 for each of so many pixels of a frame."""
+    settings = manifest.features
+    if settings.backbone in FEATURE_SHARE:
+        return FEATURE_SHARE[settings.backbone]
+    from cc_prep.models import library_backbones  # which brings torch
+
+    assert settings.weights is not None
+    shape = library_backbones.shape(settings.backbone, settings.weights, settings.layers)
+    channels, stride = shape
+    height, width = settings.size or (1, pixels)
+    return 2 * channels * height * width / stride**2 / pixels
 
 
 def _pixels(manifest: Manifest, reference: str) -> int:

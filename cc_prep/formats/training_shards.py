@@ -32,7 +32,7 @@ from cc_prep.formats import base, changes, mask_members, tar
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.sequences import number_of, pair_meta
 from cc_prep.media import images
-from cc_prep.records import FrameSequence, are_scores
+from cc_prep.records import FrameSequence, Preprocessing, are_scores
 
 INDEX = "index.parquet"
 # What the index takes over of a sample's JSON.
@@ -78,9 +78,13 @@ MEMBERS = (
 class Features:
     """What a frozen backbone makes of some frames.
 
-    backbone, sha256: the name and the digest of its weights. frames: their numbers, ascending.
-    values: float16 or float32 [frames, channels, h, w]. mirrored: the same of the images with left
-    and right exchanged, where they are stored too.
+    Attributes:
+        backbone: Its name.
+        sha256: The digest of its weights; of a library's, also of the preprocessing.
+        frames: Their numbers, ascending.
+        values: float16 or float32 [frames, channels, h, w].
+        mirrored: The same of the images with left and right exchanged, where they are stored too.
+        preprocessing: That of a library's backbone.
     """
 
     backbone: str
@@ -88,10 +92,18 @@ class Features:
     frames: tuple[int, ...]
     values: np.ndarray
     mirrored: np.ndarray | None = None
+    preprocessing: Preprocessing | None = None
 
     def meta(self) -> dict[str, Any]:
         """The description of these features in a sample's JSON."""
-        return {"backbone": self.backbone, "sha256": self.sha256, "frames": list(self.frames)}
+        meta: dict[str, Any] = {
+            "backbone": self.backbone,
+            "sha256": self.sha256,
+            "frames": list(self.frames),
+        }
+        if self.preprocessing is not None:
+            meta["preprocessing"] = self.preprocessing.model_dump(mode="json")
+        return meta
 
 
 @dataclass(frozen=True)
@@ -390,14 +402,16 @@ def _features(meta: Mapping[str, Any], members: Mapping[str, bytes]) -> Features
         raise ValueError("a feature is no finite number")
     if len(values) != len(frames) or not values.size:
         raise ValueError(f"features are {values.shape} for {len(frames)} frames")
+    stated = description.get("preprocessing")
+    preprocessing = None if stated is None else Preprocessing.model_validate(stated)
     if "mirrored.npy" not in members:
-        return Features(backbone, sha256, tuple(frames), values)
+        return Features(backbone, sha256, tuple(frames), values, None, preprocessing)
     mirrored = _array(members, "mirrored.npy", (values.dtype.type,), 4)
     if mirrored.shape != values.shape:
         raise ValueError(f"mirrored features are {mirrored.shape}, not {values.shape}")
     if not _is_finite(mirrored):
         raise ValueError("a mirrored feature is no finite number")
-    return Features(backbone, sha256, tuple(frames), values, mirrored)
+    return Features(backbone, sha256, tuple(frames), values, mirrored, preprocessing)
 
 
 def _array(

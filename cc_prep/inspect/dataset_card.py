@@ -16,7 +16,7 @@ from cc_prep.formats import provenance, training_shards
 from cc_prep.formats.base import split_of
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.inspect import verification
-from cc_prep.manifest import NONE
+from cc_prep.manifest import HF, NONE
 from cc_prep.records import NO_CHANGE
 
 NAME = "README.md"
@@ -137,4 +137,6 @@ def _steps(settings: Mapping[str, Any]) -> dict[str, str]:
     for step, section in (("scores", "score"), ("tokens", "tokenize"), ("features", "features")):
         values = settings.get(section, {})
         steps[step] = str(values.get("backbone" if section == "features" else "weights", NONE))
+        if steps[step] == HF:
+            steps[step] += str(values["weights"])
     return steps

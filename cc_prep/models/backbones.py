@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cc_prep.errors import UserError
+from cc_prep.models import library_backbones
 from cc_prep.models.efficientnet import CHANNELS, TAPS, EfficientNetLite0
-from cc_prep.models.resnet import ResNet101
+from cc_prep.models.library_backbones import LibraryBackbone
 from cc_prep.models.vqgan import VQGAN
+from cc_prep.records import Preprocessing
 
 
 class Pyramid(nn.Module):
@@ -110,6 +114,18 @@ def _own_latents(tensors: Mapping[str, Tensor]) -> nn.Module:
     return _latents({name.removeprefix("network."): tensor for name, tensor in tensors.items()})
 
 
+def _resnet(tensors: Mapping[str, Tensor]) -> nn.Module:
+    from cc_prep.models.resnet import ResNet101  # torchvision takes a second to import
+
+    return ResNet101.from_tensors(tensors)
+
+
+def _empty_resnet() -> nn.Module:
+    from cc_prep.models.resnet import ResNet101
+
+    return ResNet101()
+
+
 BACKBONES: dict[str, Backbone] = {
     "efficientnet-lite0": Backbone(
         _pyramid, lambda _: Pyramid(EfficientNetLite0()), "efficientnet-lite0", 16
@@ -117,16 +133,31 @@ BACKBONES: dict[str, Backbone] = {
     "efficientnet-lite0-x2": Backbone(
         _enlarged, lambda _: EnlargedPyramid(EfficientNetLite0()), "efficientnet-lite0", 8
     ),
-    "resnet101": Backbone(ResNet101.from_tensors, lambda _: ResNet101(), None, 16),
+    "resnet101": Backbone(_resnet, lambda _: _empty_resnet(), None, 16),
     "vqgan": Backbone(_latents, _own_latents, "vqgan-mini", None),
 }
 
 
-def rebuild(name: str, tensors: Mapping[str, Tensor]) -> nn.Module:
+def rebuild(
+    name: str,
+    tensors: Mapping[str, Tensor],
+    preprocessing: Preprocessing | None = None,
+    config: Mapping[str, Any] = MappingProxyType({}),
+) -> nn.Module:
     """A backbone from its own `state_dict`.
 
-    Raises RuntimeError and UserError for another's, and UserError for a name that is not known.
+    Args:
+        name: Of the backbone.
+        tensors: Its `state_dict`.
+        preprocessing: That of a library's backbone.
+        config: Likewise, see `library_backbones.rebuild`.
+
+    Raises:
+        RuntimeError: The tensors are of another one.
+        UserError: Likewise, or the name is not known.
     """
+    if library_backbones.of_library(name) and preprocessing is not None:
+        return library_backbones.rebuild(name, preprocessing, config, tensors)
     if name not in BACKBONES:
         raise UserError(
             f"this version knows no backbone {name}",
@@ -139,12 +170,27 @@ def rebuild(name: str, tensors: Mapping[str, Tensor]) -> nn.Module:
 
 def multiple(name: str, network: nn.Module) -> int:
     """What an image's sides must be multiples of, in px."""
+    if isinstance(network, LibraryBackbone):
+        return network.multiple
     fixed = BACKBONES[name].multiple
     if fixed is not None:
         return fixed
     assert isinstance(network, Latents)
     factor: int = network.network.config.factor
     return factor
+
+
+def identity(name: str, network: nn.Module, sha256: str) -> tuple[str, str, Preprocessing | None]:
+    """How shards record a backbone: name, digest, and the preprocessing of a library's.
+
+    Args:
+        name: Of the setting.
+        network: The backbone.
+        sha256: Of its weights; with a library's, the digest covers the preprocessing too.
+    """
+    if not isinstance(network, LibraryBackbone):
+        return name, sha256, None
+    return network.name, network.preprocessing.digest(sha256), network.preprocessing
 
 
 def folded(network: nn.Module | None) -> int:

@@ -34,10 +34,11 @@ class FeatureExtractor:
         precision: str = "float16",
         mirrored: bool = False,
     ) -> None:
-        self.name, self.file, self.device, self.mirrored = name, file, device, mirrored
+        self.file, self.device, self.mirrored = file, device, mirrored
         self.dtype: torch.dtype = getattr(torch, precision)
         self.network = network.to(device).eval()
         self.multiple = backbones.multiple(name, network)
+        self.name, self.sha256, self.preprocessing = backbones.identity(name, network, file.sha256)
         self._known: dict[bytes, np.ndarray] = {}  # of the images of the sequence before
 
     def __call__(self, frames: np.ndarray, numbers: Sequence[int]) -> Features:
@@ -50,7 +51,9 @@ class FeatureExtractor:
         images = frames[chosen]
         values = self._computed(images) if self.device != "cpu" else self._looked_up(images)
         mirrored = values[:, 1] if self.mirrored else None
-        return Features(self.name, self.file.sha256, tuple(chosen), values[:, 0], mirrored)
+        return Features(
+            self.name, self.sha256, tuple(chosen), values[:, 0], mirrored, self.preprocessing
+        )
 
     def _looked_up(self, images: np.ndarray) -> np.ndarray:
         """As `_computed`, but only for images that the call before did not have."""

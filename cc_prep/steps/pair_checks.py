@@ -103,9 +103,10 @@ def multiples(manifest: Manifest) -> list[Multiple]:
         asked.append(Multiple.of_tokens(network.config.factor))
     settings = manifest.features
     if settings.backbone != NONE and settings.folder is None:
-        multiple = backbones.BACKBONES[settings.backbone].multiple
+        known = backbones.BACKBONES.get(settings.backbone)
+        multiple = None if known is None else known.multiple
         if multiple is None:
-            backbone, _ = networks.backbone(settings.backbone, settings.weights)
+            backbone, _ = networks.features_backbone(settings)
             multiple = backbones.multiple(settings.backbone, backbone)
         asked.append(Multiple.of_features(multiple))
     return asked

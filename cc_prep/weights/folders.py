@@ -32,21 +32,25 @@ def locate_folder(path: str, model_type: str) -> Located:
 
     Raises UserError for what is no such folder, or holds another type of model.
     """
-    folder = Path(storage.with_home(path))
+    actual = read_model_type(path, f"Give a local folder of a {model_type} model")
+    if actual != model_type:
+        raise UserError(
+            f"{Path(path) / CONFIG}: a model of the type {actual}, not {model_type}",
+            f"Give a local folder of a {model_type} model",
+        )
+    return identify(path)
+
+
+def read_model_type(path: str, remedy: str) -> str:
+    """The `model_type` of the model in a folder. Raises UserError, with this remedy."""
     try:
-        config = storage.read_json(str(folder / CONFIG))
-        actual = config["model_type"]
+        config = storage.read_json(str(Path(storage.with_home(path)) / CONFIG))
+        return str(config["model_type"])
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(
             f"{path}: no folder with a {CONFIG} of transformers in it",
-            f"Give a local folder of a {model_type} model; none is downloaded",
+            f"{remedy}; none is downloaded",
         ) from None
-    if actual != model_type:
-        raise UserError(
-            f"{folder / CONFIG}: a model of the type {actual}, not {model_type}",
-            f"Give a local folder of a {model_type} model",
-        )
-    return identify(str(folder))
 
 
 def identify(path: str) -> Located:
@@ -98,6 +102,7 @@ def pretrained(make: Any, folder: Path, **options: Any) -> Any:
 
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # instead of its table of these tensors there is our line
+    logging.disable_progress_bar()
     try:
         network, loaded = make.from_pretrained(folder, output_loading_info=True, **LOCAL, **options)
     except (RuntimeError, MemoryError) as error:

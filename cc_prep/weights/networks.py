@@ -6,17 +6,21 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from torch import nn
 
 from cc_prep import storage, strict_json, weights
 from cc_prep.errors import UserError, first_line, prefix_error_with
+from cc_prep.models import library_backbones
 from cc_prep.models.backbones import BACKBONES
 from cc_prep.models.clip4idc import CLIP4IDC
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.weights.registry import Located
+
+if TYPE_CHECKING:
+    from cc_prep.manifest import Features
 
 REFERENCE_INTRA_LAYERS = 9
 DECIDE_ATTENTION = ("resolution", "attn_resolutions")  # of taming-transformers' `ddconfig`
@@ -46,7 +50,7 @@ def clip4idc(name_or_file: str, intra_layers: int | None = None) -> tuple[CLIP4I
 
 def trained_intra_layers(path: Path) -> int | None:
     """How many blocks of a CLIP4IDC see one image alone, if our training wrote it into the file."""
-    network_settings = _settings(path).get("network")
+    network_settings = trained_settings(path).get("network")
     layers = network_settings.get("intra_layers") if isinstance(network_settings, dict) else None
     return layers if type(layers) is int else None
 
@@ -111,18 +115,40 @@ def tokenizer_meta(
     return meta
 
 
-def backbone(name: str, name_or_file: str | None = None) -> tuple[nn.Module, Located]:
-    """A frozen backbone for features, and its weights; None takes its own. Raises UserError."""
-    name_or_file = name_or_file or BACKBONES[name].weights
+def backbone(
+    name: str,
+    name_or_file: str | None = None,
+    layers: tuple[int, ...] = (-1,),
+    input_size: tuple[int, int] | None = None,
+) -> tuple[nn.Module, Located]:
+    """A frozen backbone for features, and its weights. Raises UserError.
+
+    Args:
+        name: One of BACKBONES, or of a library: see `library_backbones.load`.
+        name_or_file: Of its weights; None takes the backbone's own.
+        layers: Of a library's backbone.
+        input_size: Likewise, in px.
+    """
+    of_library = library_backbones.of_library(name)
+    if name_or_file is None and not of_library:
+        name_or_file = BACKBONES[name].weights
     if name_or_file is None:
         raise UserError(
             f"features.backbone {name} comes without weights",
-            "Set features.weights to a local file with torchvision's tensors",
+            "Set features.weights to a local file with "
+            + ("the tensors that timm publishes" if of_library else "torchvision's tensors"),
         )
+    if of_library:
+        return library_backbones.load(name, name_or_file, layers, input_size)
     located = weights.locate(name_or_file)
     tensors = weights.read_tensors(located.path)
     with prefix_error_with(located.path):
         return BACKBONES[name].make(tensors), located
+
+
+def features_backbone(settings: Features) -> tuple[nn.Module, Located]:
+    """The backbone that the settings name, and its weights. Raises UserError."""
+    return backbone(settings.backbone, settings.weights, settings.layers, settings.size)
 
 
 def read_config(config: str | Mapping[str, Any]) -> dict[str, Any]:
@@ -159,7 +185,7 @@ def read_config(config: str | Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name in ("ddconfig", "n_embed", "embed_dim") if name in values}
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def trained_settings(path: Path) -> dict[str, Any]:
     """What our training wrote into a safetensors file; nothing for other files."""
     if path.suffix != ".safetensors":
         return {}

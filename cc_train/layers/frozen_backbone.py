@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,8 +16,10 @@ from torch import Tensor, nn
 from cc_prep import weights
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import Features
-from cc_prep.models import backbones
+from cc_prep.models import backbones, library_backbones
 from cc_prep.models.cpu.convolution import image_by_image
+from cc_prep.models.library_backbones import LibraryBackbone
+from cc_prep.records import Preprocessing
 from cc_prep.steps.imported_features import UNKNOWN
 from cc_prep.weights import networks
 from cc_train.data.collate import FeatureSource, digest_in_words
@@ -35,15 +38,20 @@ NO_NETWORK = (
 class BackboneSpec:
     """The backbone of some features, as a run's settings hold it under `backbone`.
 
-    sha256: of the weights; UNKNOWN where features were imported without it, None where a run was.
-    grid: channels, rows and columns of the features of an image. precision: `float16` or
-    `float32`, in which shards hold them.
+    Attributes:
+        name: Of the backbone.
+        sha256: As `Features` has it; UNKNOWN where features were imported without it, None where a
+            run was.
+        grid: Channels, rows and columns of the features of an image.
+        precision: `float16` or `float32`, in which shards hold them.
+        preprocessing: That of a library's backbone.
     """
 
     name: str
     sha256: str | None
     grid: tuple[int, int, int]
     precision: str = HALF
+    preprocessing: Preprocessing | None = None
 
     @property
     def source(self) -> FeatureSource | None:
@@ -57,7 +65,8 @@ class BackboneSpec:
         """The backbone of stored features."""
         channels, rows, columns = features.values.shape[1:]
         grid = (channels, rows, columns)
-        return cls(features.backbone, features.sha256, grid, features.values.dtype.name)
+        precision = features.values.dtype.name
+        return cls(features.backbone, features.sha256, grid, precision, features.preprocessing)
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> BackboneSpec:
@@ -67,11 +76,21 @@ class BackboneSpec:
         """
         channels, rows, columns = value["grid"]
         grid = (channels, rows, columns)
-        return cls(value["name"], value["sha256"], grid, value["precision"])
+        stated = value.get("preprocessing")
+        preprocessing = None if stated is None else Preprocessing.model_validate(stated)
+        return cls(value["name"], value["sha256"], grid, value["precision"], preprocessing)
 
     def to_json(self) -> dict[str, Any]:
         """For a run's settings."""
-        return {**asdict(self), "grid": list(self.grid)}
+        values: dict[str, Any] = {
+            "name": self.name,
+            "sha256": self.sha256,
+            "grid": list(self.grid),
+            "precision": self.precision,
+        }
+        if self.preprocessing is not None:
+            values["preprocessing"] = self.preprocessing.model_dump(mode="json")
+        return values
 
     def matches(self, other: BackboneSpec) -> bool:
         """Whether both have one network, shape and precision; a digest of None fits any."""
@@ -150,7 +169,10 @@ class FrozenBackbone(nn.Module):
         if self.network is None:
             return {}
         tensors = self.network.state_dict()
-        return {FILE: save({name: t.contiguous() for name, t in tensors.items()})}
+        metadata = None
+        if isinstance(self.network, LibraryBackbone):
+            metadata = {"settings": json.dumps(dict(self.network.config), sort_keys=True)}
+        return {FILE: save({name: t.contiguous() for name, t in tensors.items()}, metadata)}
 
 
 def of_training(data: Split, codec: TextCodec, features: Features) -> dict[str, Any]:
@@ -177,8 +199,9 @@ def find(spec: BackboneSpec, file: str | None) -> FrozenBackbone:
 
     file: where its weights have no name of their own. Of imported features it is believed.
     """
-    name = spec.name
-    if name not in backbones.BACKBONES:
+    name, preprocessing = spec.name, spec.preprocessing
+    of_library = library_backbones.of_library(name) and preprocessing is not None
+    if name not in backbones.BACKBONES and not of_library:
         raise UserError(
             f"the shards hold features of {name}, which is no backbone of ours",
             f"Known: {', '.join(backbones.BACKBONES)}",
@@ -188,13 +211,14 @@ def find(spec: BackboneSpec, file: str | None) -> FrozenBackbone:
             f"the shards hold imported features of {name}, of weights that are not known",
             "Set backbone_weights to the file that they were made with",
         )
-    if file is None and backbones.BACKBONES[name].weights is None:
+    if file is None and (of_library or backbones.BACKBONES[name].weights is None):
         raise UserError(
             f"{name} comes without weights",
-            "Set backbone_weights to the file that the shards' features were made with",
+            "Set backbone_weights to the file or folder that the shards' features were made with",
         )
-    network, located = networks.backbone(name, file)
-    if spec.sha256 not in (UNKNOWN, located.sha256):
+    read = () if preprocessing is None else (preprocessing.layers, preprocessing.input_size)
+    network, located = networks.backbone(name, file, *read)
+    if spec.sha256 not in (UNKNOWN, backbones.identity(name, network, located.sha256)[1]):
         raise UserError(
             f"the shards hold features of other weights of {name} than {located.path}",
             "Set backbone_weights to the file that they were made with",
@@ -220,7 +244,8 @@ def read(
     if not path.exists():
         raise UserError(f"{path}: not there", "Give the --out of a training")
     try:
-        network = backbones.rebuild(spec.name, weights.read_tensors(path))
+        tensors, config = weights.read_tensors(path), networks.trained_settings(path)
+        network = backbones.rebuild(spec.name, tensors, spec.preprocessing, config)
     except RuntimeError:
         raise UserError(
             f"{path}: not the weights of {spec.name}", "Restore it, or train again"

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -290,7 +291,9 @@ def _by_name(stored: Run) -> dict[str, Any]:
 def _copy_small(source: Path, target: Path) -> None:
     """Copies a file that the network needs besides; the weights of a frozen backbone as float16."""
     if source.name == frozen_backbone.FILE:
-        save_file(_halved(load_file(source)), target)
+        with safe_open(source, "pt") as file:
+            metadata = file.metadata()  # the sizes of a library's backbone
+        save_file(_halved(load_file(source)), target, metadata)
         target.chmod(0o644)
     else:
         shutil.copyfile(source, target)

@@ -67,7 +67,7 @@ class Build(StagedStep):
             self.feature_files = self._imported_features(settings.folder)
         elif settings.backbone != NONE:
             self.use(settings)
-            backbone, file = networks.backbone(settings.backbone, settings.weights)
+            backbone, file = networks.features_backbone(settings)
             self.extractor = FeatureExtractor(
                 settings.backbone,
                 backbone,

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from cc_prep import manifest
-from cc_prep.formats import training_shards
+from cc_prep.formats import provenance, training_shards
 from pipelines import build
+from tests import small_backbones
 from tests.conftest import Command
 
 PLAIN = [
@@ -32,6 +33,33 @@ def test_found_changes_are_taken_from_an_out_without_sequences(
     done = prepare("build", *data, "--from", tmp_path / "new", "--out", tmp_path / "other")
     assert done.returncode == 2
     assert "no sequences and no found changes in it" in done.stderr
+
+
+def test_features_of_a_folder_are_recorded_without_its_place(
+    tmp_path: Path, synth_root: Path, prepare: Command
+) -> None:
+    """Keeps away: a job that cannot resume where the folder has moved, and paths in shards."""
+    small_backbones.save(tmp_path / "tiny", "dinov2")
+    data = ("synth", "--root", synth_root, "--limit", 2, "--split", "train", "--out", tmp_path)
+    chosen = [*PLAIN, "features.backbone=hf:{}", "features.input_size=[42, 56]"]
+    settings = [part for value in chosen for part in ("--set", value)]
+    done = prepare("build", *data, *[str(one).format(tmp_path / "tiny") for one in settings])
+    assert done.returncode == 0, done.stderr
+    [shard] = (tmp_path / "shards").glob("train-*.tar")
+    for sample in training_shards.read(str(shard)):
+        assert sample.features is not None
+        assert sample.features.backbone == "hf:dinov2"
+        assert sample.features.values.shape == (2, 32, 3, 4)
+        assert sample.features.preprocessing == small_backbones.preprocessing((42, 56))
+        assert str(tmp_path) not in str(sample.meta)
+    [name] = (provenance.read(str(tmp_path / "shards")) or {})["weights"]
+    assert name.startswith("tiny@")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "tiny").rename(tmp_path / "elsewhere/tiny")
+    elsewhere = [str(one).format(tmp_path / "elsewhere/tiny") for one in settings]
+    done = prepare("build", *data, *elsewhere)
+    assert done.returncode == 0, done.stderr
+    assert "1, 0 of them in this run" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,8 @@ from cc_prep.steps.features import FeatureExtractor
 from cc_prep.weights import networks
 from cc_train.layers import frozen_backbone
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
-from tests import small_weights
+from cc_train.sharing import export
+from tests import small_backbones, small_weights
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), np.uint8)
 
@@ -89,3 +92,50 @@ def test_a_spec_in_a_run_s_settings_is_read_as_it_was_written() -> None:
     assert not spec.matches(replace(spec, sha256="cd" * 32))
     assert not spec.matches(replace(spec, grid=(8, 5, 5)))
     assert str(spec) == "vqgan (SHA-256 abababababab…, 8 × 4 × 4, float16)"
+
+
+def library_features(folder: Path, layers: tuple[int, ...] = (-1, 1)) -> Features:
+    backbone, located = networks.backbone("hf:", str(folder), layers, (42, 56))
+    return FeatureExtractor("hf:", backbone, located)(IMAGES, range(3))
+
+
+def test_a_library_s_backbone_is_kept_in_the_run(tmp_path: Path) -> None:
+    """Keeps away: a captioner that needs the folder, or reads other layers of images than of
+    shards, or of a resized image another size."""
+    small_backbones.save(tmp_path / "dinov2", "dinov2")
+    stored = library_features(tmp_path / "dinov2")
+    meta = json.loads(json.dumps(stored.meta()))
+    assert meta["backbone"] == "hf:dinov2"
+    assert meta["preprocessing"] == {
+        "layers": [-1, 1], "input_size": [42, 56],
+        "mean": list(small_backbones.MEAN), "std": list(small_backbones.STD),
+    }  # fmt: skip
+    spec = BackboneSpec.of_json(json.loads(json.dumps(BackboneSpec.of(stored).to_json())))
+    assert spec == BackboneSpec.of(stored)
+    assert spec.grid == (64, 3, 4)
+    frozen = frozen_backbone.find(spec, str(tmp_path / "dinov2"))
+    for run in ("run", "export"):
+        (tmp_path / run).mkdir()
+    (tmp_path / "run" / frozen_backbone.FILE).write_bytes(frozen.files()[frozen_backbone.FILE])
+    shutil.rmtree(tmp_path / "dinov2")
+    export._copy_small(*(tmp_path / run / frozen_backbone.FILE for run in ("run", "export")))
+    pixels = torch.from_numpy(IMAGES).permute(0, 3, 1, 2).float() / 255
+    features = frozen_backbone.read(tmp_path / "run", spec).compute(pixels).numpy()
+    assert np.array_equal(features, stored.values)
+    halved = frozen_backbone.read(tmp_path / "export", spec).compute(pixels).numpy()
+    np.testing.assert_allclose(halved, stored.values, atol=0.05)
+
+
+def test_another_preprocessing_of_the_same_weights_is_another_backbone(tmp_path: Path) -> None:
+    """Keeps away: features of two layers in one training."""
+    small_backbones.save(tmp_path, "dinov2")
+    first, second = (library_features(tmp_path, layers) for layers in ((1, 2), (1, 3)))
+    one, other = BackboneSpec.of(first), BackboneSpec.of(second)
+    assert one.grid == other.grid
+    assert one.sha256 != other.sha256
+    with pytest.raises(UserError, match="Set backbone_weights to the file or folder"):
+        frozen_backbone.find(one, None)
+    config = tmp_path / "preprocessor_config.json"
+    config.write_text(config.read_text().replace("0.25", "0.26"))
+    with pytest.raises(UserError, match="features of other weights of hf:dinov2"):
+        frozen_backbone.find(one, str(tmp_path))
