@@ -11,7 +11,8 @@ from torch import nn
 
 from cc_prep.formats.training_shards import TrainingSample
 from cc_train.distributed import ALONE, Ranks
-from cc_train.layers import caption_decoder, pair_encoder
+from cc_train.layers import pair_encoder
+from cc_train.layers.caption_decoder import DecoderSettings
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.systems.chain import regions
 from cc_train.systems.chain.batches import ChainBatches
@@ -28,7 +29,7 @@ WORDS = Vocabulary.of([*CAPTIONS, *TURNED], 1)
 SIDE, GRID, WIDTH = pair_samples.SIDE, pair_samples.GRID, 48
 SIZES = pair_encoder.Config(pair_samples.CHANNELS, GRID, GRID, WIDTH, 4, 0.0)
 REGIONS = regions.Config(queries=4, pixel_width=16, layers=1, dropout=0.0)
-DECODER = caption_decoder.Config(len(WORDS), WIDTH, 4, 96, 1, 12, 0.0)
+DECODER = DecoderSettings(width=WIDTH, heads=4, hidden=96, layers=1, length=12, dropout=0.0)
 BATCHES = ChainBatches(WORDS, 12, 2, pair_samples.SOURCE, queries=4)
 
 

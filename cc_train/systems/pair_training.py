@@ -17,6 +17,7 @@ from cc_train.data import feature_statistics, split
 from cc_train.data.split import Split
 from cc_train.data.stream import StreamSettings
 from cc_train.layers import frozen_backbone, pair_encoder
+from cc_train.layers.caption_decoder import DecoderSettings
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.runs import transfer
 from cc_train.runs.stored_run import Run
@@ -64,17 +65,6 @@ class Encoder(Section):
         return pair_encoder.Config(channels, rows, columns, **self.model_dump())
 
 
-class Decoder(Section):
-    """Sizes of the caption decoder. length: words of a caption and two marks."""
-
-    width: int = Field(192, ge=8)
-    heads: int = Field(4, ge=1)
-    hidden: int = Field(512, ge=1)
-    layers: int = Field(2, ge=1)
-    length: int = Field(24, ge=3)
-    dropout: float = Field(0.1, ge=0, lt=1)
-
-
 class PairSettings(Section):
     """Settings of all captioners of pairs.
 
@@ -87,7 +77,7 @@ class PairSettings(Section):
 
     backbone_weights: str | None = None
     encoder: Encoder = Encoder()
-    decoder: Decoder = Decoder()
+    decoder: DecoderSettings = DecoderSettings()
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     pairs_per_scene: int = Field(3, ge=1)
     mirror: float = Field(0.0, ge=0, le=1)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from cc_train.captioner import Encoded
 from cc_train.decoding.search import greedy
-from cc_train.layers import caption_decoder, pair_encoder
+from cc_train.layers import pair_encoder
+from cc_train.layers.caption_decoder import DecoderSettings
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.layers.pair_comparison import Changes, change_bridge, change_tokens
 from cc_train.systems.chain import regions as region_layers
@@ -55,7 +56,7 @@ class ChainCaptioner(PairTrunk):
         size: tuple[int, int],
         config: pair_encoder.Config,
         regions: region_layers.Config,
-        decoder: caption_decoder.Config,
+        decoder: DecoderSettings,
         codec: TextCodec,
         rounds: int = 2,
         feedback: Feedback = "text",

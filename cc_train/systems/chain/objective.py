@@ -90,7 +90,7 @@ class ChainObjective(CaptionObjective):
         # A contrast is over a whole batch; everything else is a sum over pairs.
         self.over = "batch" if weights.contrast else "sum"
         width = network.encoder.config.width
-        self.consistency = Consistency(width, network.decoder.config.width).to(device)
+        self.consistency = Consistency(width, network.decoder.sizes.width).to(device)
         self.others["consistency"] = self.consistency
         self.trunk = nn.ModuleList((network.encoder, network.bridge, network.decoder))
         for parameter in (*self.trunk.parameters(), network.kinds):

@@ -13,7 +13,7 @@ from cc_prep.settings import Section
 from cc_train import text
 from cc_train.data.mirroring import MirroredBatches
 from cc_train.data.shard_index import Entry
-from cc_train.layers import caption_decoder, frozen_backbone
+from cc_train.layers import frozen_backbone
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.runs import stored_run, transfer
 from cc_train.runs.stored_run import Run
@@ -136,8 +136,6 @@ def make(
 ) -> ChainCaptioner:
     """An untrained captioner. Raises UserError for sizes that do not go together."""
     height, width = about["size"]
-    decoder = caption_decoder.Config(words=len(codec), **settings.decoder.model_dump())
-    decoder.check()
     of_regions = regions.Config(
         len(about["mask_classes"]), heads=settings.encoder.heads, **settings.regions.model_dump()
     )
@@ -146,7 +144,7 @@ def make(
         size=(height, width),
         config=settings.encoder.config(backbone.spec.grid),
         regions=of_regions,
-        decoder=decoder,
+        decoder=settings.decoder,
         codec=codec,
         rounds=settings.rounds,
         feedback=settings.feedback,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from cc_train.layers import caption_decoder, pair_encoder
+from cc_train.layers import pair_encoder
+from cc_train.layers.caption_decoder import DecoderSettings
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.layers.pair_comparison import Changes, change_tokens
 from cc_train.systems.pair_trunk import PairTrunk
@@ -23,7 +24,7 @@ class PairCaptioner(PairTrunk):
         backbone: FrozenBackbone,
         size: tuple[int, int],
         config: pair_encoder.Config,
-        decoder: caption_decoder.Config,
+        decoder: DecoderSettings,
         codec: TextCodec,
         attend_grid: bool = True,
     ) -> None:

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from cc_train.data.ordered_pairs import OrderedPairBatches
-from cc_train.layers import caption_decoder, pair_encoder
+from cc_train.layers import pair_encoder
+from cc_train.layers.caption_decoder import DecoderSettings
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.objective import Losses, PairObjective
@@ -26,7 +27,7 @@ CAPTIONS = [sample.meta["captions"][0] for sample in SAMPLES]
 TURNED = [sample.meta["facts"]["reversed_captions"][0] for sample in SAMPLES]
 WORDS = Vocabulary.of([*CAPTIONS, *TURNED], 1)
 SIZES = pair_encoder.Config(pair_samples.CHANNELS, pair_samples.GRID, pair_samples.GRID, 48, 4, 0.0)
-DECODER = caption_decoder.Config(len(WORDS), 48, 4, 96, 1, 12, 0.0)
+DECODER = DecoderSettings(width=48, heads=4, hidden=96, layers=1, length=12, dropout=0.0)
 # What is left when captions alone teach: no facts, no places, no objects.
 CAPTIONS_ALONE = Losses(type=0, looks=0, new_color=0, place=0, objects=0, centres=0)
 
