@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from cc_train.captioner import Encoded
 from cc_train.decoding.search import greedy
-from cc_train.layers import pair_encoder
 from cc_train.layers.caption_decoder import DecoderSettings
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.layers.pair_comparison import Changes, change_bridge, change_tokens
+from cc_train.layers.pair_encoder import EncoderSettings
 from cc_train.systems.chain import regions as region_layers
 from cc_train.systems.chain.masks import LEAST, classes_of
 from cc_train.systems.chain.regions import UP, RegionHead, RegionInputs, Regions
@@ -54,7 +54,7 @@ class ChainCaptioner(PairTrunk):
         backbone: FrozenBackbone,
         *,
         size: tuple[int, int],
-        config: pair_encoder.Config,
+        encoder: EncoderSettings,
         regions: region_layers.Config,
         decoder: DecoderSettings,
         codec: TextCodec,
@@ -63,11 +63,11 @@ class ChainCaptioner(PairTrunk):
         folded: int = 0,
         mask_classes: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(backbone, size, config, decoder, codec)
+        super().__init__(backbone, size, encoder, decoder, codec)
         self.inputs = replace(self.inputs, mask_classes=mask_classes)
         self.rounds, self.feedback, self.folded = rounds, feedback, folded
-        self.regions = RegionHead(config.width, decoder.width, folded // UP**2, regions)
-        self.of_region = change_bridge(config.width, decoder.width)
+        self.regions = RegionHead(encoder.width, decoder.width, folded // UP**2, regions)
+        self.of_region = change_bridge(encoder.width, decoder.width)
         self.region_kinds = nn.Parameter(0.02 * torch.randn(2, decoder.width))
         self.gate = nn.Linear(1, decoder.width, bias=False)
         nn.init.zeros_(self.gate.weight)

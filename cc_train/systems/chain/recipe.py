@@ -142,7 +142,7 @@ def make(
     return ChainCaptioner(
         backbone,
         size=(height, width),
-        config=settings.encoder.config(backbone.spec.grid),
+        encoder=settings.encoder,
         regions=of_regions,
         decoder=settings.decoder,
         codec=codec,

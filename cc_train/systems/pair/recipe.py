@@ -99,7 +99,7 @@ def _network(
     return PairCaptioner(
         backbone,
         (height, width),
-        settings.encoder.config(backbone.spec.grid),
+        settings.encoder,
         settings.decoder,
         codec,
         settings.decoder.attend_grid,
