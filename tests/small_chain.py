@@ -14,10 +14,10 @@ from cc_train.distributed import ALONE, Ranks
 from cc_train.layers.caption_decoder import DecoderSettings
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.layers.pair_encoder import EncoderSettings
-from cc_train.systems.chain import regions
 from cc_train.systems.chain.batches import ChainBatches
 from cc_train.systems.chain.captioner import ChainCaptioner, Feedback
 from cc_train.systems.chain.objective import ChainObjective, Losses
+from cc_train.systems.chain.regions import RegionSettings
 from cc_train.text import Vocabulary
 from tests import pair_samples
 
@@ -28,7 +28,7 @@ TURNED = [sample.meta["facts"]["reversed_captions"][0] for sample in SAMPLES]
 WORDS = Vocabulary.of([*CAPTIONS, *TURNED], 1)
 SIDE, GRID, WIDTH = pair_samples.SIDE, pair_samples.GRID, 48
 ENCODER = EncoderSettings(width=WIDTH, heads=4, dropout=0.0)
-REGIONS = regions.Config(queries=4, pixel_width=16, layers=1, dropout=0.0)
+REGIONS = RegionSettings(queries=4, pixel_width=16, layers=1, dropout=0.0)
 DECODER = DecoderSettings(width=WIDTH, heads=4, hidden=96, layers=1, length=12, dropout=0.0)
 BATCHES = ChainBatches(WORDS, 12, 2, pair_samples.SOURCE, queries=4)
 
@@ -43,6 +43,7 @@ def network(rounds: int = 1, feedback: Feedback = "text", seed: int = 0) -> Chai
         regions=REGIONS,
         decoder=DECODER,
         codec=WORDS,
+        mask_classes=("change",),
         rounds=rounds,
         feedback=feedback,
     )

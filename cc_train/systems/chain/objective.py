@@ -125,8 +125,8 @@ class ChainObjective(CaptionObjective):
 
     @property
     def _sizes(self) -> tuple[int, int]:
-        config = self.network.regions.config
-        return config.classes, config.queries
+        regions = self.network.regions
+        return regions.class_count, regions.sizes.queries
 
     def _pointed(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Whether a pair's mask shows where its words should look, bool [P]."""
