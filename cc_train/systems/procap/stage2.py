@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -335,6 +334,6 @@ def resized(encoder: ProcedureEncoder, frames: int) -> ProcedureEncoder:
     tensors = encoder.state_dict()
     times = "target_pos_emb.weights.0"
     tensors[times] = resized_times(tensors[times], frames)
-    other = ProcedureEncoder(replace(encoder.config, frames=frames))
+    other = ProcedureEncoder(encoder.config.model_copy(update={"frames": frames}))
     other.load_state_dict(tensors)
     return other

@@ -205,7 +205,10 @@ def learn_comparison(seed: int = 0) -> Learning:
     backbone = BackboneFeatures(planted, grid, "unshuffle")
     frozen = FrameFeatures(features().vqgan, "features", backbone=backbone)
     torch.manual_seed(seed)
-    sizes = Config(64, 2, backbone.channels, CODES, FRAMES, *grid, TEXT, standardised=True)
+    sizes = Config(
+        width=64, layers=2, latent=backbone.channels, codes=CODES, frames=FRAMES, rows=grid[0],
+        columns=grid[1], text_length=TEXT, standardised=True,
+    )  # fmt: skip
     network = ProCap(
         ProcedureEncoder(sizes),
         DECODER,
