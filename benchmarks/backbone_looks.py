@@ -29,7 +29,7 @@ from cc_prep.records import Looks
 from cc_prep.steps.features import FeatureExtractor
 from cc_prep.weights import networks
 from cc_train.data.supervision import LOOK_CLASSES, LOOKS, look_classes
-from cc_train.layers.pair_encoder import Config, PairEncoder
+from cc_train.layers.pair_encoder import EncoderSettings, PairEncoder
 
 SEED = 2000  # of the scenes to train on; those to measure on have the next one
 EPOCHS, BATCH, RATE = 6, 24, 1e-3
@@ -114,7 +114,8 @@ def main(names: tuple[str, ...], scenes: int, fresh: int, seeds: int, size: int,
 def trained(features: Tensor, objects: Objects, seed: int) -> PairEncoder:
     """What reads looks, trained on objects in images whose features [N, C, h, w] are given."""
     torch.manual_seed(seed)
-    reader = PairEncoder(Config(*features.shape[1:]))
+    channels, rows, columns = features.shape[1:]
+    reader = PairEncoder((channels, rows, columns), EncoderSettings())
     some = features[:STATISTICS].float()
     reader.mean.copy_(some.mean((0, 2, 3)))
     reader.std.copy_(some.std((0, 2, 3)))

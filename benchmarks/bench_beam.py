@@ -15,7 +15,7 @@ from lib.measuring import report, turns
 
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.decoding.search import beam
-from cc_train.layers.caption_decoder import CaptionDecoder, Config
+from cc_train.layers.caption_decoder import CaptionDecoder, DecoderSettings
 
 PAIRS, BATCH, WORDS, TOKENS, THREADS = 64, 32, 80, 4 * 196, 2
 
@@ -28,8 +28,8 @@ def main(device: str, beams: int, repeats: int) -> None:
     """Prints the seconds of both ways and their ratio."""
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
-    decoder = CaptionDecoder(Config(words=WORDS)).eval()
-    memory = torch.randn(PAIRS, TOKENS, decoder.config.width).to(device)
+    decoder = CaptionDecoder(WORDS, DecoderSettings(width=512, heads=8, hidden=2048)).eval()
+    memory = torch.randn(PAIRS, TOKENS, decoder.sizes.width).to(device)
     cached = CachedDecoder(decoder.to(device))
 
     def searched(size: int) -> list[list[int]]:

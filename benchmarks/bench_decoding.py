@@ -21,7 +21,7 @@ from torch import Tensor
 
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.decoding.search import greedy
-from cc_train.layers.caption_decoder import CaptionDecoder, Config
+from cc_train.layers.caption_decoder import CaptionDecoder, DecoderSettings
 from cc_train.text import BOS, PAD, UNK
 
 SENTENCES, WORDS, FRAMES, FRAME_TOKENS, THREADS = 64, 80, 4, 196, 2
@@ -49,8 +49,8 @@ def parts() -> tuple[CaptionDecoder, Tensor]:
     """The decoder and what it looks at, the same in every process."""
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
-    decoder = CaptionDecoder(Config(words=WORDS)).eval()
-    return decoder, torch.randn(SENTENCES, FRAMES * FRAME_TOKENS, decoder.config.width)
+    decoder = CaptionDecoder(WORDS, DecoderSettings(width=512, heads=8, hidden=2048)).eval()
+    return decoder, torch.randn(SENTENCES, FRAMES * FRAME_TOKENS, decoder.sizes.width)
 
 
 def cached(batch: int) -> np.ndarray:
@@ -67,7 +67,7 @@ def recomputed(batch: int) -> np.ndarray:
     """Computes all 24 positions and the memory's keys and values again for each word."""
     torchs_products()
     decoder, memory = parts()
-    length = decoder.config.length
+    length = decoder.sizes.length
     parts_of_ids = [
         recompute_all(decoder, part, BOS, PAD, UNK, length) for part in memory.split(batch)
     ]

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from cc_prep.models import clip
 from cc_prep.models.efficientnet import EfficientNetLite0
-from cc_train.layers import caption_decoder
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
-from cc_train.systems.procap.captioner import ProCap
+from cc_train.systems.procap.captioner import Decoder, ProCap
 from cc_train.systems.procap.frame_features import BackboneFeatures, FrameFeatures
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 from cc_train.text import MARKS, Vocabulary
@@ -90,8 +89,7 @@ def ready() -> tuple[ProCap, Tensor, Tensor, Tensor]:
     sizes = Config(width=128, layers=4, latent=backbone.channels, frames=QUERIES + 2,
                    rows=GRID[0], columns=GRID[1], standardised=True)  # fmt: skip
     words = Vocabulary([*MARKS, *map(str, range(40 - len(MARKS)))])
-    decoder = caption_decoder.Config(words=40, width=192, heads=4, hidden=512)
-    model = ProCap(ProcedureEncoder(sizes, 0.02), decoder, features=frozen, codec=words)
+    model = ProCap(ProcedureEncoder(sizes, 0.02), Decoder(), features=frozen, codec=words)
     first, second = torch.randint(0, IMAGES, (2, PAIRS))
     return model, torch.randn(IMAGES, *STORED).half(), first, second
 

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from lib.jobs import job, ready
 from lib.measuring import peak, report, watching
+from lib.reference import VIT_B_32
 
 from cc_prep import weights
 from cc_prep.manifest import Interpolate
@@ -82,7 +83,7 @@ def interpolation(pairs: int) -> Cost:
 def scoring(pairs: int) -> Cost:
     keep_freed_memory()
     torch.set_num_threads(THREADS)
-    scorer = FrameScorer(clip4idc.CLIP4IDC(clip4idc.Config()))
+    scorer = FrameScorer(clip4idc.CLIP4IDC(VIT_B_32))
     return timed(lambda images: scorer(images, ["the red cube is gone"]), pairs)
 
 

@@ -26,8 +26,9 @@ from cc_train.decoding.search import greedy
 from cc_train.layers.caption_loss import caption_loss
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.layers.token_matching import contrast
-from cc_train.systems.scorer import decoder, encoder
 from cc_train.systems.scorer.captioner import ScorerCaptioner
+from cc_train.systems.scorer.decoder import DecoderSettings
+from cc_train.systems.scorer.encoder import EncoderSettings, split
 from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import Reconstruction, sentence_of
 from cc_train.systems.scorer.words import END, MARKS, NULL, START, UNK, ScorerWords
@@ -73,9 +74,9 @@ def scorer_objective(width: int) -> ScorerObjective:
     torch.manual_seed(0)
     words = ScorerWords([*MARKS, *map(str, range(WORDS - len(MARKS)))])
     backbone = FrozenBackbone(None, BackboneSpec("random", None, (CHANNELS, SIDE, SIDE)))
-    sizes = encoder.Config(CHANNELS, SIDE, SIDE, width, dropout=0.0)
-    of_words = decoder.Config(WORDS, width=width, length=LENGTH, dropout=0.0)
-    network = ScorerCaptioner(backbone, (224, 224), sizes, of_words, words)
+    encoder = EncoderSettings(width=width, dropout=0.0)
+    decoder = DecoderSettings(length=LENGTH, dropout=0.0)
+    network = ScorerCaptioner(backbone, (224, 224), encoder, decoder, words)
     return ScorerObjective(
         network,
         Reconstruction(width, 8),
@@ -128,7 +129,7 @@ def whole(queries: Tensor, keys: Tensor, heads: int) -> Tensor:
 def attended(attention: Any, x: Tensor, other: Tensor) -> Tensor:
     """An attention of the encoder with its weights written out."""
     parts = (attention.query(x), attention.key(other), attention.value(other))
-    query, key, value = (encoder.split(part, attention.heads) for part in parts)
+    query, key, value = (split(part, attention.heads) for part in parts)
     weights = (query @ key.transpose(2, 3) / query.shape[3] ** 0.5).softmax(3)
     mixed: Tensor = attention.layer_norm((weights @ value).transpose(1, 2).flatten(2) + x)
     return mixed
@@ -149,7 +150,7 @@ def public(count: int, width: int) -> list[float]:
 def _public(objective: ScorerObjective, batch: Any, words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     network, reconstruction = objective.network, objective.reconstruction
     assert reconstruction is not None
-    detector, heads = network.change_detector, network.change_detector.config.heads
+    detector, heads = network.change_detector, network.change_detector.sizes.heads
     images = network.features(batch["before_after"])
     before, after = (detector.project(image) for image in images)
     sides = before, after

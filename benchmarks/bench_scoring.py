@@ -15,10 +15,10 @@ import click
 import numpy as np
 import torch
 from lib.measuring import report, turns_apart
-from lib.reference import torchs_products
+from lib.reference import VIT_B_32, torchs_products
 
 from cc_prep.models import clip_tokenizer
-from cc_prep.models.clip4idc import CLIP4IDC, Config
+from cc_prep.models.clip4idc import CLIP4IDC
 from cc_prep.steps.scoring import FrameScorer, normalize
 
 FRAMES, THREADS = 9, 2
@@ -43,7 +43,7 @@ def parts() -> tuple[CLIP4IDC, np.ndarray]:
     torch.set_num_threads(THREADS)
     torch.manual_seed(0)
     frames = np.random.default_rng(0).integers(0, 256, (FRAMES, 224, 224, 3), np.uint8)
-    return CLIP4IDC(Config()).eval(), frames
+    return CLIP4IDC(VIT_B_32).eval(), frames
 
 
 def ours() -> np.ndarray:

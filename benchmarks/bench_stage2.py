@@ -23,14 +23,14 @@ from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_train.data.collate import Reads
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.decoding.search import greedy
-from cc_train.layers import caption_decoder
-from cc_train.systems.procap.captioner import ProCap
+from cc_train.systems.procap.captioner import Decoder, ProCap
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 from cc_train.systems.procap.stage1_objective import as_input
 from cc_train.text import MARKS, Vocabulary
 
 BATCH, SIDE, THREADS = 4, 224, 2
+PUBLISHED = Decoder(width=512, heads=8, hidden=2048)
 PAPER = {1: 766, 2: 699, 4: 461, 7: 271}
 
 
@@ -105,7 +105,7 @@ def captioner(k: int, kind: Reads) -> ProCap:
     encoder = ProcedureEncoder(Config(frames=k + 2))
     words = Vocabulary([*MARKS, *map(str, range(80 - len(MARKS)))])
     features = FrameFeatures(codec(), kind)
-    return ProCap(encoder, caption_decoder.Config(words=80), features=features, codec=words).eval()
+    return ProCap(encoder, PUBLISHED, features=features, codec=words).eval()
 
 
 @cache

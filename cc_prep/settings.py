@@ -32,6 +32,19 @@ class Section(BaseModel):
         return {key: _over(defaults.get(key), value) for key, value in values.items()}
 
 
+class Conflict(ValueError):
+    """Values of a section that do not go together, for its validators to raise.
+
+    Args:
+        what: The keys and their values, in words.
+        remedy: What to change.
+    """
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(what)
+        self.remedy = remedy
+
+
 def _over(default: Any, value: Any) -> Any:
     """`value`, or if both are sections, its keys put over those of the default."""
     if not isinstance(default, Section) or not isinstance(value, dict):
@@ -212,6 +225,9 @@ def _explained(model: type[Section], source: str, error: ValidationError, help: 
         return UserError(f"{source}: {key}: unknown key", remedy)
     if first["type"] == "missing":
         return UserError(f"{source}: {key}: missing", f"Add it; see {help}")
+    rule = first.get("ctx", {}).get("error")
+    if isinstance(rule, Conflict):
+        return UserError(f"{source}: {f'{key}: ' if place else ''}{rule}", rule.remedy)
     message = first["msg"].removeprefix("Value error, ")
     # Of keys that contradict each other the input is their whole section.
     given = "" if isinstance(first["input"], (dict, Section)) else f", not {first['input']!r}"

@@ -11,12 +11,13 @@ from torch import nn
 
 from cc_prep.formats.training_shards import TrainingSample
 from cc_train.distributed import ALONE, Ranks
-from cc_train.layers import caption_decoder, pair_encoder
+from cc_train.layers.caption_decoder import DecoderSettings
 from cc_train.layers.frozen_backbone import FrozenBackbone
-from cc_train.systems.chain import regions
+from cc_train.layers.pair_encoder import EncoderSettings
 from cc_train.systems.chain.batches import ChainBatches
 from cc_train.systems.chain.captioner import ChainCaptioner, Feedback
 from cc_train.systems.chain.objective import ChainObjective, Losses
+from cc_train.systems.chain.regions import RegionSettings
 from cc_train.text import Vocabulary
 from tests import pair_samples
 
@@ -26,9 +27,9 @@ CAPTIONS = [sample.meta["captions"][0] for sample in SAMPLES]
 TURNED = [sample.meta["facts"]["reversed_captions"][0] for sample in SAMPLES]
 WORDS = Vocabulary.of([*CAPTIONS, *TURNED], 1)
 SIDE, GRID, WIDTH = pair_samples.SIDE, pair_samples.GRID, 48
-SIZES = pair_encoder.Config(pair_samples.CHANNELS, GRID, GRID, WIDTH, 4, 0.0)
-REGIONS = regions.Config(queries=4, pixel_width=16, layers=1, dropout=0.0)
-DECODER = caption_decoder.Config(len(WORDS), WIDTH, 4, 96, 1, 12, 0.0)
+ENCODER = EncoderSettings(width=WIDTH, heads=4, dropout=0.0)
+REGIONS = RegionSettings(queries=4, pixel_width=16, layers=1, dropout=0.0)
+DECODER = DecoderSettings(width=WIDTH, heads=4, hidden=96, layers=1, length=12, dropout=0.0)
 BATCHES = ChainBatches(WORDS, 12, 2, pair_samples.SOURCE, queries=4)
 
 
@@ -38,10 +39,11 @@ def network(rounds: int = 1, feedback: Feedback = "text", seed: int = 0) -> Chai
     return ChainCaptioner(
         FrozenBackbone(nn.Identity(), pair_samples.BACKBONE),
         size=(SIDE, SIDE),
-        config=SIZES,
+        encoder=ENCODER,
         regions=REGIONS,
         decoder=DECODER,
         codec=WORDS,
+        mask_classes=("change",),
         rounds=rounds,
         feedback=feedback,
     )

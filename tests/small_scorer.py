@@ -11,9 +11,10 @@ import torch
 from cc_prep.formats.training_shards import TrainingSample
 from cc_train.distributed import ALONE, Ranks
 from cc_train.layers.frozen_backbone import FrozenBackbone
-from cc_train.systems.scorer import decoder, encoder
 from cc_train.systems.scorer.batches import ScorerBatches
 from cc_train.systems.scorer.captioner import ScorerCaptioner
+from cc_train.systems.scorer.decoder import DecoderSettings
+from cc_train.systems.scorer.encoder import EncoderSettings
 from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import Reconstruction
 from cc_train.text import Vocabulary
@@ -21,7 +22,6 @@ from tests import pair_samples
 
 LENGTH = 12
 PAPER = Ways()
-SIDE = pair_samples.GRID
 SCENES = [pair_samples.scene(number) for number in range(16)]
 SAMPLES = [sample for scene in SCENES for sample in scene]
 CAPTIONS = [sample.meta["captions"][0] for sample in SAMPLES]
@@ -31,11 +31,10 @@ WORDS = Vocabulary.of(CAPTIONS, 1)
 def network(width: int = 32, layers: int = 2, seed: int = 0) -> ScorerCaptioner:
     """Without dropout, from a seed."""
     torch.manual_seed(seed)
-    sizes = encoder.Config(pair_samples.CHANNELS, SIDE, SIDE, width, 4, layers, 0.0)
-    words = decoder.Config(len(WORDS), 16, width, 4, 1, LENGTH, 0.0)
-    return ScorerCaptioner(
-        FrozenBackbone(None, pair_samples.BACKBONE), (32, 32), sizes, words, WORDS
-    )
+    encoder = EncoderSettings(width=width, heads=4, layers=layers, dropout=0.0)
+    decoder = DecoderSettings(word_width=16, heads=4, layers=1, length=LENGTH, dropout=0.0)
+    backbone = FrozenBackbone(None, pair_samples.BACKBONE)
+    return ScorerCaptioner(backbone, (32, 32), encoder, decoder, WORDS)
 
 
 def objective(

@@ -21,6 +21,7 @@ from cc_prep import datasets, manifest, weights
 from cc_prep.models import clip4idc, vqgan
 from cc_prep.models.rife import RIFE
 from lib import jobs
+from lib.reference import VIT_B_32
 from pipelines.worker.build_step import Build
 
 FRAMES, SIDE = 9, 224
@@ -90,7 +91,7 @@ def job_seconds(costs: Costs, start: float, pairs: int, workers: int) -> float:
 def tera_flop_a_pair() -> dict[str, float]:
     """10¹² operations a pair, full-size networks: 7 midpoints, 17 pairs of frames, 9 frames."""
     frame = torch.empty(1, 3, SIDE, SIDE, device="meta")
-    sizes = clip4idc.Config()
+    sizes = VIT_B_32
     with torch.device("meta"):
         rife, codes = RIFE(32, False), vqgan.VQGAN(vqgan.Config())
         scorer = clip4idc.CLIP4IDC(sizes)

@@ -9,9 +9,15 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from cc_prep.models import clip, vqgan
+from cc_prep.models import clip, clip4idc, vqgan
 from cc_prep.models.cpu import linear
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
+
+# CLIP4IDC on ViT-B/32, as published: CLIP has positions for longer captions than ours.
+VIT_B_32 = clip4idc.Config.model_construct(
+    embedding=512, resolution=224, patch=32, vision_width=768, vision_layers=12, intra_layers=9,
+    context=77, text_width=512, text_layers=12,
+)  # fmt: skip
 
 
 @cache

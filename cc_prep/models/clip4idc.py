@@ -8,30 +8,49 @@ Source: Guo et al., "CLIP4IDC: CLIP for Image Difference Captioning", AACL 2022.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cc_prep.errors import UserError
 from cc_prep.models.clip import TextEncoder, Transformer, count_layers
 from cc_prep.models.clip_tokenizer import CONTEXT
+from cc_prep.settings import Conflict, Section
+
+VOCABULARY = 49408  # byte pairs of CLIP
 
 
-@dataclass(frozen=True)
-class Config:
-    """Sizes of a CLIP4IDC; the defaults are ViT-B/32."""
+class Sizes(Section):
+    """Sizes that a new CLIP4IDC may have."""
 
-    embedding: int = 512
-    resolution: int = 224
-    patch: int = 32
-    vision_width: int = 768
-    vision_layers: int = 12
-    intra_layers: int = 9
-    vocabulary: int = 49408
-    context: int = 77
-    text_width: int = 512
-    text_layers: int = 12
+    embedding: int = Field(192, ge=1)
+    resolution: int = Field(112, ge=16)
+    patch: int = Field(16, ge=4)
+    vision_width: int = Field(192, ge=64, multiple_of=64)
+    vision_layers: int = Field(8, ge=2)
+    context: int = Field(CONTEXT, ge=8, le=CONTEXT)
+    text_width: int = Field(128, ge=64, multiple_of=64)
+    text_layers: int = Field(3, ge=1)
+
+    @model_validator(mode="after")
+    def _whole_patches(self) -> Sizes:
+        if self.resolution % self.patch:
+            raise Conflict(
+                f"resolution {self.resolution} is no multiple of patch {self.patch}",
+                "Change one of them",
+            )
+        return self
+
+
+class Config(Sizes):
+    """Sizes of a CLIP4IDC.
+
+    intra_layers: how many blocks see one image alone. vocabulary: byte pairs that have a vector.
+    """
+
+    intra_layers: int
+    vocabulary: int = VOCABULARY
 
     @property
     def tokens(self) -> int:
@@ -45,10 +64,12 @@ class Config:
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], intra_layers: int = 9) -> Config:
-        """Read off a checkpoint's shapes; only `intra_layers` leaves no trace in them."""
+        """Read off a checkpoint's shapes, in which only `intra_layers` leaves no trace; the bounds
+        of new ones do not count.
+        """
         patches = len(tensors["visual.positional_embedding"]) - 1
         patch = tensors["visual.conv1.weight"].shape[-1]
-        return cls(
+        return cls.model_construct(
             embedding=tensors["text_projection"].shape[1],
             resolution=round(patches**0.5) * patch,
             patch=patch,
@@ -197,9 +218,9 @@ def _with_all_words(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """A packed file's word table in full: words that its training never saw are zero."""
     rows = tensors["token_embedding.rows"].long()
     trained_rows = tensors["token_embedding.weight"]
-    if len(rows) != len(trained_rows) or rows.min() < 0 or rows.max() >= Config.vocabulary:
+    if len(rows) != len(trained_rows) or rows.min() < 0 or rows.max() >= VOCABULARY:
         raise UserError("token_embedding.rows does not fit the word table")
-    table = trained_rows.new_zeros((Config.vocabulary, trained_rows.shape[1]))
+    table = trained_rows.new_zeros((VOCABULARY, trained_rows.shape[1]))
     table[rows] = trained_rows
     others = {name: t for name, t in tensors.items() if name != "token_embedding.rows"}
     return {**others, "token_embedding.weight": table}

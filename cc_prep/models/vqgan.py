@@ -10,32 +10,35 @@ Source: Esser et al., "Taming Transformers for High-Resolution Image Synthesis",
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from cc_prep.errors import UserError
 from cc_prep.models.cpu.convolution import Convolution3x3, image_by_image
+from cc_prep.settings import Section
 
 GROUPS, EPS = 32, 1e-6
 CODES_AT_ONCE = 4096
 REMEDY = "Give a checkpoint of taming-transformers, weights of cc-train vqgan, or vqgan-mini"
 
 
-@dataclass(frozen=True)
-class Config:
-    """Sizes of a VQGAN. attention: the levels (0 is full size) that have attention blocks."""
+class Config(Section):
+    """Sizes of a VQGAN; the defaults are the reference's.
 
-    channels: int = 128
-    multipliers: tuple[int, ...] = (1, 1, 2, 2, 4)
-    blocks: int = 2
-    latent: int = 256
-    codes: int = 1024
-    code_width: int = 256
-    attention: tuple[int, ...] = ()
+    attention: the levels (0 is full size) that have attention blocks.
+    """
+
+    channels: int = Field(128, ge=32, multiple_of=32)
+    multipliers: tuple[int, ...] = Field((1, 1, 2, 2, 4), strict=False, min_length=1)
+    blocks: int = Field(2, ge=1)
+    latent: int = Field(256, ge=1)
+    codes: int = Field(1024, ge=2, le=32768)
+    code_width: int = Field(256, ge=1)
+    attention: tuple[int, ...] = Field((), strict=False)
 
     @property
     def factor(self) -> int:
@@ -46,7 +49,8 @@ class Config:
     def of(
         cls, shapes: Mapping[str, tuple[int, ...]], ddconfig: Mapping[str, Any] | None = None
     ) -> Config:
-        """Read off a checkpoint's shapes, its attention as `ddconfig` has it if that is given.
+        """Read off a checkpoint's shapes, its attention as `ddconfig` has it if that is given; the
+        bounds of the keys, which are those of new trainings, do not count.
 
         Raises KeyError for what is no VQGAN.
         """
@@ -59,7 +63,7 @@ class Config:
             size, resolutions = int(ddconfig["resolution"]), ddconfig["attn_resolutions"]
             attention = [i for i in range(levels) if size // 2**i in resolutions]
         codes, code_width = shapes["quantize.embedding.weight"]
-        return cls(
+        return cls.model_construct(
             channels=base,
             multipliers=tuple(out // base for out in outs),
             blocks=blocks,

@@ -42,16 +42,16 @@ class CachedDecoder:
     """
 
     def __init__(self, decoder: CaptionDecoder) -> None:
-        self.config, self.length = decoder.config, decoder.config.length
+        self.sizes, self.length = decoder.sizes, decoder.sizes.length
         self._words, self._positions = decoder.out.weight.detach(), decoder.positions
         self._layers = [_Layer(layer) for layer in cast("Iterable[Layer]", decoder.layers)]
         self._out = Packed(decoder.out.weight, decoder.out.bias)
 
     def start(self, memory: Tensor) -> KVCache:
         """An empty cache for the B sentences of the encoder's output, memory [B, N, width]."""
-        config = self.config
-        head = config.width // config.heads
-        shape = (config.layers, len(memory), config.heads, config.length, head)
+        sizes = self.sizes
+        head = sizes.width // sizes.heads
+        shape = (sizes.layers, len(memory), sizes.heads, sizes.length, head)
         return KVCache(memory.new_empty(shape), memory.new_empty(shape))
 
     @torch.inference_mode()
@@ -60,7 +60,7 @@ class CachedDecoder:
 
         memory: the encoder's output, [B, N, width].
         """
-        x = math.sqrt(self.config.width) * F.embedding(ids, self._words)
+        x = math.sqrt(self.sizes.width) * F.embedding(ids, self._words)
         x = x + self._positions[cache.count]
         cache.count += 1
         for layer, keys, values in zip(self._layers, cache.keys, cache.values, strict=True):

@@ -9,71 +9,51 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
-from cc_prep.errors import UserError
 from cc_prep.models.cpu.linear import Linear
+from cc_train.layers.attention_sizes import AttentionSizes
 
 EPS = 1e-6
 
 
-@dataclass(frozen=True)
-class Config:
-    """Sizes of the decoder.
+class DecoderSettings(AttentionSizes):
+    """Sizes of the caption decoder.
 
-    words: in the vocabulary. width, hidden: channels of a token and within the feed-forward layers.
-    length: positions of a caption, its begin and end marks included.
-    reference_quirks: two deviations of the reference, which its published weights need: scores are
-        divided by the root of the model's width and not of a head's, which makes attention flatter,
-        and the layer norm divides by the unbiased deviation plus epsilon.
+    width, hidden: channels of a token and within the feed-forward layers. length: words of a
+    caption and two marks.
     """
 
-    words: int = 80
-    width: int = 512
-    heads: int = 8
-    hidden: int = 2048
-    layers: int = 2
-    length: int = 24
-    dropout: float = 0.1
-    reference_quirks: bool = False
+    width: int = Field(192, ge=8, multiple_of=2)
+    heads: int = Field(4, ge=1)
+    hidden: int = Field(512, ge=1)
+    layers: int = Field(2, ge=1)
+    length: int = Field(24, ge=3)
+    dropout: float = Field(0.1, ge=0, lt=1)
 
-    def check(self) -> None:
-        """Raises UserError if the width cannot be divided among the heads, or is odd."""
-        if self.width % self.heads or self.width % 2:
-            raise UserError(
-                f"decoder.width ({self.width}) has to be even and divisible by decoder.heads "
-                f"({self.heads})",
-                "Change one of them",
-            )
 
-    @classmethod
-    def of(
-        cls,
-        shapes: Mapping[str, tuple[int, ...]],
-        heads: int,
-        length: int,
-        reference_quirks: bool = False,
-    ) -> Config:
-        """The sizes of a checkpoint, from its tensors' shapes by name.
+def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """The `DecoderSettings` that show in the shapes of a checkpoint's tensors.
 
-        Raises KeyError if it holds no decoder.
-        """
-        words, width = shapes["out.weight"]
-        layers = {n.split(".")[1] for n in shapes if n.startswith("layers.")}
-        return cls(
-            words=words,
-            width=width,
-            heads=heads,
-            hidden=shapes["layers.0.feedforward.layer.linear1.weight"][0],
-            layers=len(layers),
-            length=length,
-            reference_quirks=reference_quirks,
-        )
+    Args:
+        shapes: The shape of each tensor by its name.
+
+    Returns:
+        width, hidden and layers; heads and length leave no trace.
+
+    Raises:
+        KeyError: The checkpoint holds no decoder.
+    """
+    return {
+        "width": shapes["out.weight"][1],
+        "hidden": shapes["layers.0.feedforward.layer.linear1.weight"][0],
+        "layers": len({name.split(".")[1] for name in shapes if name.startswith("layers.")}),
+    }
 
 
 class Norm(nn.Module):
@@ -96,10 +76,10 @@ class Norm(nn.Module):
 class Attention(nn.Module):
     """Multi-head attention without biases. scale: what scores are multiplied by."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, sizes: DecoderSettings, reference_quirks: bool) -> None:
         super().__init__()
-        width, self.heads, self.dropout = config.width, config.heads, config.dropout
-        self.scale = 1 / math.sqrt(width if config.reference_quirks else width // self.heads)
+        width, self.heads, self.dropout = sizes.width, sizes.heads, sizes.dropout
+        self.scale = 1 / math.sqrt(width if reference_quirks else width // self.heads)
         self.wq, self.wk, self.wv, self.wo = (Linear(width, width, bias=False) for _ in range(4))
 
     def forward(self, x: Tensor, memory: Tensor, causal: bool = False) -> Tensor:
@@ -143,29 +123,30 @@ class FeedForward(nn.Module):
 class AttentionSublayer(nn.Module):
     """An attention, and the norm that follows its residual connection."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, sizes: DecoderSettings, reference_quirks: bool) -> None:
         super().__init__()
-        self.layer = Attention(config)
-        self.layernorm = Norm(config.width, config.reference_quirks)
+        self.layer = Attention(sizes, reference_quirks)
+        self.layernorm = Norm(sizes.width, reference_quirks)
 
 
 class FeedForwardSublayer(nn.Module):
     """A feed-forward layer, and the norm that follows its residual connection."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, sizes: DecoderSettings, reference_quirks: bool) -> None:
         super().__init__()
-        self.layer = FeedForward(config.width, config.hidden)
-        self.layernorm = Norm(config.width, config.reference_quirks)
+        self.layer = FeedForward(sizes.width, sizes.hidden)
+        self.layernorm = Norm(sizes.width, reference_quirks)
 
 
 class Layer(nn.Module):
     """A layer: causal self-attention, attention to the memory, feed-forward, a norm after each."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, sizes: DecoderSettings, reference_quirks: bool) -> None:
         super().__init__()
-        self.selfattn, self.attention = AttentionSublayer(config), AttentionSublayer(config)
-        self.feedforward = FeedForwardSublayer(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.selfattn = AttentionSublayer(sizes, reference_quirks)
+        self.attention = AttentionSublayer(sizes, reference_quirks)
+        self.feedforward = FeedForwardSublayer(sizes, reference_quirks)
+        self.dropout = nn.Dropout(sizes.dropout)
 
     def forward(self, x: Tensor, memory: Tensor) -> Tensor:
         """[B, L, D] of x [B, L, D] and the encoder's output, [B, N, D]."""
@@ -183,17 +164,25 @@ class Layer(nn.Module):
 
 
 class CaptionDecoder(nn.Module):
-    """Word ids and the encoder's output → logits of the next word at each position."""
+    """Word ids and the encoder's output → logits of the next word at each position.
+
+    Args:
+        words: How many words the vocabulary has.
+        sizes: Of the decoder.
+        reference_quirks: Two deviations of the reference, which its published weights need: scores
+            are divided by the root of the model's width and not of a head's, which makes attention
+            flatter, and the layer norm divides by the unbiased deviation plus epsilon.
+    """
 
     positions: Tensor
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, words: int, sizes: DecoderSettings, reference_quirks: bool = False) -> None:
         super().__init__()
-        self.config = config
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
-        self.out = Linear(config.width, config.words)
-        self.dropout = nn.Dropout(config.dropout)
-        table = sinusoids(config.length, config.width)
+        self.sizes = sizes
+        self.layers = nn.ModuleList(Layer(sizes, reference_quirks) for _ in range(sizes.layers))
+        self.out = Linear(sizes.width, words)
+        self.dropout = nn.Dropout(sizes.dropout)
+        table = sinusoids(sizes.length, sizes.width)
         self.register_buffer("positions", table, persistent=False)
         # With torch's own initialisation attention stays uniform for thousands of steps; this is
         # the one that post-norm transformers were published with.
@@ -227,7 +216,7 @@ class CaptionDecoder(nn.Module):
         return last(x, memory), weights
 
     def _embedded(self, ids: Tensor) -> Tensor:
-        x = math.sqrt(self.config.width) * F.embedding(ids, self.out.weight)
+        x = math.sqrt(self.sizes.width) * F.embedding(ids, self.out.weight)
         out: Tensor = self.dropout(x + self.positions[: ids.shape[1]])
         return out
 

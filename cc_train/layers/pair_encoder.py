@@ -2,52 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
+from cc_train.layers.attention_sizes import AttentionSizes
 from cc_train.layers.pair_comparison import Changes, Comparison, Residual
 
 
-@dataclass(frozen=True)
-class Config:
-    """Sizes. channels: of the backbone's features. rows, columns: of their grid."""
+class EncoderSettings(AttentionSizes):
+    """Sizes of the encoder of pairs.
 
-    channels: int
-    rows: int
-    columns: int
-    width: int = 128
-    heads: int = 4
-    dropout: float = 0.1
-    feature_dropout: float = 0.0
+    feature_dropout: the share of the backbone's channels that training leaves out of an image.
+    dropout: of the vectors from which facts are read.
+    """
+
+    width: int = Field(128, ge=8, multiple_of=8)
+    heads: int = Field(4, ge=1)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    feature_dropout: float = Field(0.0, ge=0, lt=1)
 
 
 class FeatureComparison(Comparison):
     """Features float [N, C, rows, columns] of images → what differs between pairs of them.
 
     Their channels are standardised and adapted to the width of the comparison first. mean, std: of
-    each channel over the training data. feature_dropout: the share of channels left out in
-    training; the other sizes as in `Comparison`.
+    each channel over the training data.
+
+    Args:
+        grid: Channels, rows and columns of the features.
+        sizes: Of the comparison.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(
-        self,
-        channels: int,
-        width: int,
-        grid: tuple[int, int],
-        heads: int,
-        dropout: float,
-        feature_dropout: float,
-    ) -> None:
-        super().__init__(width, grid, heads, dropout)
+    def __init__(self, grid: tuple[int, int, int], sizes: EncoderSettings) -> None:
+        channels, rows, columns = grid
+        super().__init__(sizes.width, (rows, columns), sizes.heads, sizes.dropout)
+        self.sizes = sizes
         self.register_buffer("mean", torch.zeros(channels))
         self.register_buffer("std", torch.ones(channels))
-        self.feature_dropout = nn.Dropout2d(feature_dropout)  # whole channels
-        self.adapter = nn.Sequential(nn.Conv2d(channels, width, 1), Residual(width))
+        self.feature_dropout = nn.Dropout2d(sizes.feature_dropout)  # whole channels
+        self.adapter = nn.Sequential(nn.Conv2d(channels, sizes.width, 1), Residual(sizes.width))
 
     def images(self, features: Tensor) -> Tensor:
         """Adapted features [N, D, rows, columns] of those of a backbone, [N, C, rows, columns]."""
@@ -70,14 +67,6 @@ class PairEncoder(FeatureComparison):
 
     spread: Tensor
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(
-            config.channels,
-            config.width,
-            (config.rows, config.columns),
-            config.heads,
-            config.dropout,
-            config.feature_dropout,
-        )
-        self.config = config
-        self.register_buffer("spread", torch.ones(config.channels))
+    def __init__(self, grid: tuple[int, int, int], sizes: EncoderSettings) -> None:
+        super().__init__(grid, sizes)
+        self.register_buffer("spread", torch.ones(grid[0]))

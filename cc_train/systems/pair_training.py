@@ -9,15 +9,16 @@ from typing import Any
 from pydantic import Field
 from torch import Tensor
 
-from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import Features
 from cc_prep.settings import Section
 from cc_prep.unspaced import Words
 from cc_train.data import feature_statistics, split
 from cc_train.data.split import Split
 from cc_train.data.stream import StreamSettings
-from cc_train.layers import frozen_backbone, pair_encoder
+from cc_train.layers import frozen_backbone
+from cc_train.layers.caption_decoder import DecoderSettings
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
+from cc_train.layers.pair_encoder import EncoderSettings
 from cc_train.runs import transfer
 from cc_train.runs.stored_run import Run
 from cc_train.systems.pair_trunk import PairTrunk
@@ -38,43 +39,6 @@ LOOP = Loop(
 )
 
 
-class Encoder(Section):
-    """Sizes of the encoder of pairs.
-
-    feature_dropout: the share of the backbone's channels that training leaves out of an image.
-    dropout: of the vectors from which facts are read.
-    """
-
-    width: int = Field(128, ge=8, multiple_of=8)
-    heads: int = Field(4, ge=1)
-    dropout: float = Field(0.1, ge=0, lt=1)
-    feature_dropout: float = Field(0.0, ge=0, lt=1)
-
-    def check(self) -> None:
-        """Raises UserError if the width cannot be divided among the heads."""
-        if self.width % self.heads:
-            raise UserError(
-                f"encoder.width ({self.width}) is not divisible by encoder.heads ({self.heads})",
-                "Change one of them",
-            )
-
-    def config(self, grid: tuple[int, int, int]) -> pair_encoder.Config:
-        """For a backbone's features: channels, rows and columns."""
-        channels, rows, columns = grid
-        return pair_encoder.Config(channels, rows, columns, **self.model_dump())
-
-
-class Decoder(Section):
-    """Sizes of the caption decoder. length: words of a caption and two marks."""
-
-    width: int = Field(192, ge=8)
-    heads: int = Field(4, ge=1)
-    hidden: int = Field(512, ge=1)
-    layers: int = Field(2, ge=1)
-    length: int = Field(24, ge=3)
-    dropout: float = Field(0.1, ge=0, lt=1)
-
-
 class PairSettings(Section):
     """Settings of all captioners of pairs.
 
@@ -86,8 +50,8 @@ class PairSettings(Section):
     """
 
     backbone_weights: str | None = None
-    encoder: Encoder = Encoder()
-    decoder: Decoder = Decoder()
+    encoder: EncoderSettings = EncoderSettings()
+    decoder: DecoderSettings = DecoderSettings()
     label_smoothing: float = Field(0.0, ge=0, lt=1)
     pairs_per_scene: int = Field(3, ge=1)
     mirror: float = Field(0.0, ge=0, le=1)
@@ -115,7 +79,6 @@ class PairTraining:
     @classmethod
     def of(cls, settings: PairSettings, request: Request) -> PairTraining:
         """Reads the training data from the shards. Raises UserError."""
-        settings.encoder.check()
         data, codec = captioned(settings, request, VOCABULARIES[settings.words])
         features = feature_statistics.first_features(data.train)
         return cls(data, codec, features, frozen_backbone.of_training(data, codec, features))

@@ -15,11 +15,10 @@ from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.data import feature_statistics
 from cc_train.data.shard_index import Entry
 from cc_train.decoding.cached_decoder import CachedDecoder
-from cc_train.layers import caption_decoder, pair_encoder
-from cc_train.layers.caption_decoder import CaptionDecoder
+from cc_train.layers.caption_decoder import CaptionDecoder, DecoderSettings
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.layers.pair_comparison import Changes, change_bridge, change_kinds
-from cc_train.layers.pair_encoder import PairEncoder
+from cc_train.layers.pair_encoder import EncoderSettings, PairEncoder
 from cc_train.layers.with_frozen import WithFrozen
 from cc_train.text import TextCodec
 
@@ -38,17 +37,17 @@ class PairTrunk(WithFrozen, EncoderDecoder):
         self,
         backbone: FrozenBackbone,
         size: tuple[int, int],
-        config: pair_encoder.Config,
-        decoder: caption_decoder.Config,
+        encoder: EncoderSettings,
+        decoder: DecoderSettings,
         codec: TextCodec,
     ) -> None:
         inputs = Inputs(size, "features", backbone=backbone.spec.source)
         super().__init__(inputs, codec, decoder.length)
         self.use_frozen("backbone", backbone)
-        self.encoder = PairEncoder(config)
-        self.bridge = change_bridge(config.width, decoder.width)
+        self.encoder = PairEncoder(backbone.spec.grid, encoder)
+        self.bridge = change_bridge(encoder.width, decoder.width)
         self.kinds = change_kinds(decoder.width)
-        self.decoder = CaptionDecoder(decoder)
+        self.decoder = CaptionDecoder(len(codec), decoder)
 
     def prepare(self, before_after: Tensor) -> Tensor:
         """The features: the backbone runs once."""

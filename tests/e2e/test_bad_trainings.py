@@ -182,7 +182,7 @@ def test_a_moved_tokenizer_is_the_same(tmp_path: Path, vqgan: Path, shard: Path)
     ("more", "message"),
     [
         (["--set", "queries.k=-1"], "queries.k"),
-        (["--set", "decoder.heads=3"], "(16) has to be even and divisible by decoder.heads (3)"),
+        (["--set", "decoder.heads=3"], "decoder: width (16) is not divisible by heads (3)"),
         (["--set", "vocabulary=nowhere.json"], "nowhere.json"),
         (["--set", "frames=pixels"], "Leave frames out with --init"),
         (["--set", "network={width: 128}"], "Leave network out with --init"),

@@ -124,7 +124,7 @@ def test_features_of_others(out: Path, tmp_path: Path, synth_root: Path, prepare
 
 def test_mistakes_are_named(out: Path, tmp_path: Path, shards: str) -> None:
     words = {
-        "encoder.heads=5": "divisible by encoder.heads (5)",
+        "encoder.heads=5": "encoder: width (32) is not divisible by heads (5)",
         "encoder.largest_grid=3": "features is not divisible by",
         "loop.grad_accum_steps=2": "cannot be accumulated",
         "loop.decay_epochs=null": "after how many steps",

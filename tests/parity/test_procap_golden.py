@@ -18,7 +18,7 @@ from cc_train.layers import caption_decoder
 from cc_train.layers.caption_loss import caption_loss
 from cc_train.systems.procap import import_checkpoint, procedure_encoder
 from cc_train.systems.procap import stage1_objective as stage1
-from cc_train.systems.procap.captioner import ProCap
+from cc_train.systems.procap.captioner import Decoder, ProCap
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder, attention_mask
 from cc_train.text import MARKS, Vocabulary
@@ -105,13 +105,16 @@ def test_stage2(folder: Path) -> None:
     sizes = meta["config"]["decoder_param"]
     encoder, vqgan = build(parts, {})
     shapes = {name: tuple(t.shape) for name, t in parts.decoder.items()}
-    config = caption_decoder.Config.of(
-        shapes, sizes["num_attention_heads"], sizes["max_t_len"], reference_quirks=True
+    decoder = Decoder(
+        **caption_decoder.sizes_of(shapes),
+        heads=sizes["num_attention_heads"],
+        length=sizes["max_t_len"],
+        reference_quirks=True,
     )
     features = FrameFeatures(vqgan, "pixels", reference_quirks=True)
-    words = Vocabulary([*MARKS, *map(str, range(config.words - len(MARKS)))])
+    words = Vocabulary([*MARKS, *map(str, range(shapes["out.weight"][0] - len(MARKS)))])
     captioner = ProCap(
-        encoder, config, features=features, codec=words, queries="shared", reference_quirks=True
+        encoder, decoder, features=features, codec=words, queries="shared", reference_quirks=True
     )
     captioner.mlp.load_state_dict(parts.bridge)
     captioner.decoder.load_state_dict(parts.decoder)

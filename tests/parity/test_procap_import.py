@@ -17,7 +17,7 @@ from cc_train import loading
 from cc_train.cli import cli
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.decoding.search import greedy
-from cc_train.layers import caption_decoder
+from cc_train.layers.caption_decoder import CaptionDecoder, DecoderSettings, sizes_of
 from cc_train.systems.procap import import_checkpoint, procedure_encoder
 from cc_train.systems.procap.captioner import ProCap
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
@@ -53,8 +53,8 @@ def test_every_name_of_the_full_size_checkpoints(file: Path) -> None:
         assert network.state_dict().keys() == parts.vqgan.keys()
         if parts.decoder:
             below = {name: tuple(t.shape) for name, t in parts.decoder.items()}
-            config = caption_decoder.Config.of(below, 8, 24)
-            decoder = caption_decoder.CaptionDecoder(config)
+            sizes = DecoderSettings(**sizes_of(below), heads=8, length=24)
+            decoder = CaptionDecoder(below["out.weight"][0], sizes)
             assert {n: tuple(t.shape) for n, t in decoder.state_dict().items()} == below
     counted = [*parts.encoder, *parts.vqgan, *parts.bridge, *parts.decoder, *parts.unused]
     assert len(counted) == len(tensors)

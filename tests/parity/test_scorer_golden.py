@@ -16,9 +16,9 @@ from cc_train.decoding.next_word import Recomputing
 from cc_train.decoding.search import greedy
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.layers.token_matching import contrast, token_matching
+from cc_train.systems.scorer import import_checkpoint
 from cc_train.systems.scorer.captioner import ScorerCaptioner
-from cc_train.systems.scorer.decoder import Speaker
-from cc_train.systems.scorer.encoder import ChangeDetector, EncodedPairs
+from cc_train.systems.scorer.encoder import EncodedPairs
 from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import Reconstruction, sentence_of
 from cc_train.systems.scorer.words import END, MARKS, NULL, ScorerWords
@@ -44,13 +44,15 @@ class Golden:
             self.below(f"w/{part}/") for part in ("change_detector", "speaker", "cbr")
         )
         side = sizes["grid"]
-        shapes = {name: tuple(t.shape) for name, t in detector.items()}
-        encoder = ChangeDetector.config_of(shapes, sizes["enc_heads"], (side, side))
-        shapes = {name: tuple(t.shape) for name, t in speaker.items()}
-        decoder = Speaker.config_of(shapes, sizes["dec_heads"])
-        words = ScorerWords([*MARKS, *map(str, range(decoder.words - len(MARKS)))])
+        settings, _ = import_checkpoint.settings_of(
+            detector, speaker, sizes["enc_heads"], sizes["dec_heads"], "golden"
+        )
+        encoder, count = settings.encoder, len(speaker["core.embed.weight"])
+        words = ScorerWords([*MARKS, *map(str, range(count - len(MARKS)))])
         spec = BackboneSpec("golden", None, (sizes["feat_channels"], side, side))
-        network = ScorerCaptioner(FrozenBackbone(None, spec), (side, side), encoder, decoder, words)
+        network = ScorerCaptioner(
+            FrozenBackbone(None, spec), (side, side), encoder, settings.decoder, words
+        )
         network.change_detector.load_state_dict(detector)
         network.speaker.load_state_dict(speaker)
         reconstruction = Reconstruction(encoder.width, sizes["cbr_heads"])

@@ -74,7 +74,9 @@ def test_the_224_px_quirk_is_named(folder: Path) -> None:
 
 
 def test_nearest_is_exact_and_sliced(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = VQGAN(Config(32, (1, 1), 1, 8, 50, 6))
+    network = VQGAN(
+        Config(channels=32, multipliers=(1, 1), blocks=1, latent=8, codes=50, code_width=6)
+    )
     vectors = torch.randn(3, 6, 9, 7)
     distance = torch.cdist(
         vectors.permute(0, 2, 3, 1).reshape(-1, 6).double(),

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from cc_train.captioner import Encoded
 from cc_train.decoding.search import greedy
-from cc_train.layers import caption_decoder, pair_encoder
+from cc_train.layers.caption_decoder import DecoderSettings
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.layers.pair_comparison import Changes, change_bridge, change_tokens
-from cc_train.systems.chain import regions as region_layers
+from cc_train.layers.pair_encoder import EncoderSettings
 from cc_train.systems.chain.masks import LEAST, classes_of
-from cc_train.systems.chain.regions import UP, RegionHead, RegionInputs, Regions
+from cc_train.systems.chain.regions import UP, RegionHead, RegionInputs, Regions, RegionSettings
 from cc_train.systems.pair_trunk import PairTrunk
 from cc_train.text import TextCodec
 
@@ -53,20 +53,27 @@ class ChainCaptioner(PairTrunk):
         backbone: FrozenBackbone,
         *,
         size: tuple[int, int],
-        config: pair_encoder.Config,
-        regions: region_layers.Config,
-        decoder: caption_decoder.Config,
+        encoder: EncoderSettings,
+        regions: RegionSettings,
+        decoder: DecoderSettings,
         codec: TextCodec,
+        mask_classes: tuple[str, ...],
         rounds: int = 2,
         feedback: Feedback = "text",
         folded: int = 0,
-        mask_classes: tuple[str, ...] = (),
     ) -> None:
-        super().__init__(backbone, size, config, decoder, codec)
+        super().__init__(backbone, size, encoder, decoder, codec)
         self.inputs = replace(self.inputs, mask_classes=mask_classes)
         self.rounds, self.feedback, self.folded = rounds, feedback, folded
-        self.regions = RegionHead(config.width, decoder.width, folded // UP**2, regions)
-        self.of_region = change_bridge(config.width, decoder.width)
+        self.regions = RegionHead(
+            encoder.width,
+            decoder.width,
+            fine=folded // UP**2,
+            classes=len(mask_classes),
+            heads=encoder.heads,
+            sizes=regions,
+        )
+        self.of_region = change_bridge(encoder.width, decoder.width)
         self.region_kinds = nn.Parameter(0.02 * torch.randn(2, decoder.width))
         self.gate = nn.Linear(1, decoder.width, bias=False)
         nn.init.zeros_(self.gate.weight)

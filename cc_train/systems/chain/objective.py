@@ -89,8 +89,8 @@ class ChainObjective(CaptionObjective):
         self.trunk_rate = trunk_rate
         # A contrast is over a whole batch; everything else is a sum over pairs.
         self.over = "batch" if weights.contrast else "sum"
-        width = network.encoder.config.width
-        self.consistency = Consistency(width, network.decoder.config.width).to(device)
+        width = network.encoder.sizes.width
+        self.consistency = Consistency(width, network.decoder.sizes.width).to(device)
         self.others["consistency"] = self.consistency
         self.trunk = nn.ModuleList((network.encoder, network.bridge, network.decoder))
         for parameter in (*self.trunk.parameters(), network.kinds):
@@ -125,8 +125,8 @@ class ChainObjective(CaptionObjective):
 
     @property
     def _sizes(self) -> tuple[int, int]:
-        config = self.network.regions.config
-        return config.classes, config.queries
+        regions = self.network.regions
+        return regions.class_count, regions.sizes.queries
 
     def _pointed(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Whether a pair's mask shows where its words should look, bool [P]."""
@@ -214,12 +214,11 @@ class ChainObjective(CaptionObjective):
         parts = dict.fromkeys(("pointing", "contrast", "agreement"), zero)
         if weights.pointing:
             rows = self._pointed(batch)
-            config = self.network.encoder.config
-            places = config.rows * config.columns
+            grid = self.network.backbone.spec.grid[1:]
+            places = grid[0] * grid[1]
             looked = turn.looked[rows, :, SUMMARIES : SUMMARIES + places]
             labels = batch["labels"][rows]
             says = (labels != IGNORED) & (labels != self.network.codec.marks.end)
-            grid = config.rows, config.columns
             pointing = consistency.pointing(looked, batch["mask"][rows, 0], says, grid)
             parts["pointing"] = pointing / counts["pointed"]
         if weights.contrast:

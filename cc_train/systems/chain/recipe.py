@@ -9,38 +9,24 @@ from typing import Any
 from pydantic import Field
 
 from cc_prep.errors import UserError
-from cc_prep.settings import Section
 from cc_train import text
 from cc_train.data.mirroring import MirroredBatches
 from cc_train.data.shard_index import Entry
-from cc_train.layers import caption_decoder, frozen_backbone
+from cc_train.layers import frozen_backbone
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.runs import stored_run, transfer
 from cc_train.runs.stored_run import Run
 from cc_train.systems import pair_training
-from cc_train.systems.chain import regions
 from cc_train.systems.chain.batches import ChainBatches
 from cc_train.systems.chain.captioner import ChainCaptioner, Feedback
 from cc_train.systems.chain.objective import ChainObjective, Losses
+from cc_train.systems.chain.regions import RegionSettings
 from cc_train.systems.pair_training import PairSettings, PairTraining
 from cc_train.text import VOCABULARY, TextCodec, Vocabulary
 from cc_train.training.task import Request, Task, over_samples, validation
 
 STARTS = ("pair", "chain")  # systems whose runs this one can start from
 MAX_LISTED = 4
-
-
-class RegionSettings(Section):
-    """Sizes of the regions.
-
-    queries: the largest number of regions of a pair. pixel_width: width of the vectors of pixels.
-    layers: number of layers by which queries read a pair.
-    """
-
-    queries: int = Field(16, ge=1)
-    pixel_width: int = Field(32, ge=8, multiple_of=8)
-    layers: int = Field(2, ge=1)
-    dropout: float = Field(0.1, ge=0, lt=1)
 
 
 class Settings(PairSettings):
@@ -136,17 +122,12 @@ def make(
 ) -> ChainCaptioner:
     """An untrained captioner. Raises UserError for sizes that do not go together."""
     height, width = about["size"]
-    decoder = caption_decoder.Config(words=len(codec), **settings.decoder.model_dump())
-    decoder.check()
-    of_regions = regions.Config(
-        len(about["mask_classes"]), heads=settings.encoder.heads, **settings.regions.model_dump()
-    )
     return ChainCaptioner(
         backbone,
         size=(height, width),
-        config=settings.encoder.config(backbone.spec.grid),
-        regions=of_regions,
-        decoder=decoder,
+        encoder=settings.encoder,
+        regions=settings.regions,
+        decoder=settings.decoder,
         codec=codec,
         rounds=settings.rounds,
         feedback=settings.feedback,

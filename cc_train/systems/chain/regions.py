@@ -11,8 +11,10 @@ from dataclasses import dataclass, fields
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
+from cc_prep.settings import Section
 from cc_train.layers.pair_comparison import Changes, CrossAttention, Residual
 from cc_train.systems.chain.masks import Evidence, evidence
 
@@ -22,21 +24,17 @@ NONE_PRIOR, EMPTY_PRIOR = 2.0, -2.0  # of the class "none" and of a pixel at the
 BESIDE = 0.02  # what a place counts at least, against one that is under a mask
 
 
-@dataclass(frozen=True)
-class Config:
-    """Sizes of the region head.
+class RegionSettings(Section):
+    """Sizes of the regions.
 
-    classes: number of kinds of change in a mask. queries: number of regions of a pair. pixel_width:
-    width of the pixels' vectors. layers: number of layers by which queries read a pair. heads,
-    dropout: of every attention of the regions.
+    queries: the largest number of regions of a pair. pixel_width: width of the vectors of pixels.
+    layers: number of layers by which queries read a pair.
     """
 
-    classes: int = 1
-    queries: int = 16
-    pixel_width: int = 32
-    layers: int = 2
-    heads: int = 4
-    dropout: float = 0.1
+    queries: int = Field(16, ge=1)
+    pixel_width: int = Field(32, ge=8, multiple_of=8)
+    layers: int = Field(2, ge=1)
+    dropout: float = Field(0.1, ge=0, lt=1)
 
 
 @dataclass(frozen=True)
@@ -145,23 +143,30 @@ class Block(nn.Module):
 class RegionHead(nn.Module):
     """Region queries, the heads of their classes and masks, and the round that refines them.
 
-    width: D, of the differences. text: the width of the states of words.
+    Args:
+        width: D, of the differences.
+        text: The width of the states of words.
+        fine: Channels of the finer features of an image; 0 if there are none.
+        classes: How many kinds of change there are in a mask.
+        heads: Of every attention of the regions.
+        sizes: The other sizes.
     """
 
-    def __init__(self, width: int, text: int, fine: int, config: Config) -> None:
+    def __init__(
+        self, width: int, text: int, *, fine: int, classes: int, heads: int, sizes: RegionSettings
+    ) -> None:
         super().__init__()
-        self.config, self.text = config, text
-        heads, dropout = config.heads, config.dropout
-        self.queries = nn.Parameter(0.5 * torch.randn(config.queries, width))
-        self.pixels = Pixels(width, fine, config.pixel_width)
+        self.sizes, self.class_count, dropout = sizes, classes, sizes.dropout
+        self.queries = nn.Parameter(0.5 * torch.randn(sizes.queries, width))
+        self.pixels = Pixels(width, fine, sizes.pixel_width)
         self.memory_norm, self.out_norm = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.blocks = nn.ModuleList(Block(width, heads, dropout, 1) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(Block(width, heads, dropout, 1) for _ in range(sizes.layers))
         self.round = Block(width, heads, dropout, 2)
         self.words = nn.Sequential(nn.LayerNorm(text), nn.Linear(text, width))
         self.constant = nn.Parameter(0.02 * torch.randn(1, text))
-        self.classes = nn.Linear(width, 1 + config.classes)
+        self.classes = nn.Linear(width, 1 + classes)
         self.masks = nn.Sequential(
-            nn.Linear(width, width), nn.GELU(), nn.Linear(width, SIDES * (config.pixel_width + 1))
+            nn.Linear(width, width), nn.GELU(), nn.Linear(width, SIDES * (sizes.pixel_width + 1))
         )
         last = self.masks[-1]
         assert isinstance(last, nn.Linear)

@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from cc_prep.errors import UserError
-from cc_prep.models.clip4idc import CLIP4IDC, Config
-from cc_prep.models.clip_tokenizer import CONTEXT
-from cc_prep.settings import Section
+from cc_prep.models.clip4idc import CLIP4IDC, Config, Sizes
 from cc_train.distributed import ALONE, Ranks
 from cc_train.runs.checkpoints import Criterion
 from cc_train.systems.clip4idc.known_facts import FactHeads
@@ -36,7 +34,7 @@ SCRATCH_INTRA_LAYERS = 4
 NEW = ("joint_positional_embedding", "bef_embedding", "aft_embedding", "ln_mid")
 
 
-class Network(Section):
+class Network(Sizes):
     """Sizes of the CLIP4IDC, which --init replaces.
 
     intra_layers: how many blocks see one image alone. None takes what our training wrote into the
@@ -44,21 +42,7 @@ class Network(Section):
         of others with another one, and refused if it is not that of our own.
     """
 
-    embedding: int = Field(192, ge=1)
-    resolution: int = Field(112, ge=16)
-    patch: int = Field(16, ge=4)
-    vision_width: int = Field(192, ge=64, multiple_of=64)
-    vision_layers: int = Field(8, ge=2)
     intra_layers: int | None = Field(None, ge=1)
-    context: int = Field(CONTEXT, ge=8, le=CONTEXT)
-    text_width: int = Field(128, ge=64, multiple_of=64)
-    text_layers: int = Field(3, ge=1)
-
-    @model_validator(mode="after")
-    def _whole_patches(self) -> Network:
-        if self.resolution % self.patch:
-            raise ValueError(f"resolution {self.resolution} is no multiple of patch {self.patch}")
-        return self
 
 
 class Clip4idcObjective(Objective):

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
-from cc_prep.settings import Section
 from cc_train.layers.pair_comparison import (
     SUMMARIES,
     Changes,
@@ -21,30 +20,20 @@ from cc_train.layers.pair_comparison import (
     change_kinds,
     change_tokens,
 )
-from cc_train.layers.pair_encoder import FeatureComparison
+from cc_train.layers.pair_encoder import EncoderSettings, FeatureComparison
 from cc_train.systems.mllm.attention_tap import Rows
 
 
-class Connector(Section):
-    """Sizes of the connector of `lm`.
+class Connector(EncoderSettings):
+    """Sizes of the connector of `lm`, besides those of its comparison.
 
     grid: rows and columns of the tokens of places, which follow the summaries of the comparison.
     rate: its learning rate as a multiple of loop.learning_rate; new weights learn faster than
-    adapters. feature_dropout: the share of channels left out in training.
+    adapters.
     """
 
-    width: int = Field(128, ge=8, multiple_of=8)
-    heads: int = Field(4, ge=1)
     grid: int = Field(3, ge=1)
-    dropout: float = Field(0.1, ge=0, lt=1)
-    feature_dropout: float = Field(0.0, ge=0, lt=1)
     rate: float = Field(1.0, gt=0)
-
-    @model_validator(mode="after")
-    def _heads_share_the_width(self) -> Connector:
-        if self.width % self.heads:
-            raise ValueError(f"width {self.width} is no multiple of heads {self.heads}")
-        return self
 
 
 class GridConnector(FeatureComparison):
@@ -57,15 +46,7 @@ class GridConnector(FeatureComparison):
     def __init__(
         self, sizes: Connector, grid: tuple[int, int, int], width: int, scale: float
     ) -> None:
-        channels, rows, columns = grid
-        super().__init__(
-            channels,
-            sizes.width,
-            (rows, columns),
-            sizes.heads,
-            sizes.dropout,
-            sizes.feature_dropout,
-        )
+        super().__init__(grid, sizes)
         self.cells, self.scale = sizes.grid, scale
         self.bridge = change_bridge(sizes.width, width)
         self.kinds = change_kinds(width)

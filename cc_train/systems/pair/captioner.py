@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from cc_train.layers import caption_decoder, pair_encoder
+from cc_train.layers.caption_decoder import DecoderSettings
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.layers.pair_comparison import Changes, change_tokens
+from cc_train.layers.pair_encoder import EncoderSettings
 from cc_train.systems.pair_trunk import PairTrunk
 from cc_train.text import TextCodec
 
@@ -22,12 +23,12 @@ class PairCaptioner(PairTrunk):
         self,
         backbone: FrozenBackbone,
         size: tuple[int, int],
-        config: pair_encoder.Config,
-        decoder: caption_decoder.Config,
+        encoder: EncoderSettings,
+        decoder: DecoderSettings,
         codec: TextCodec,
         attend_grid: bool = True,
     ) -> None:
-        super().__init__(backbone, size, config, decoder, codec)
+        super().__init__(backbone, size, encoder, decoder, codec)
         self.attend_grid = attend_grid
 
     def attended(self, changes: Changes) -> Tensor:

@@ -9,7 +9,8 @@ from typing import Any
 from cc_train import text
 from cc_train.data.mirroring import MirroredBatches
 from cc_train.data.ordered_pairs import OrderedPairBatches
-from cc_train.layers import caption_decoder, frozen_backbone
+from cc_train.layers import frozen_backbone
+from cc_train.layers.caption_decoder import DecoderSettings
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.runs import stored_run, transfer
 from cc_train.runs.stored_run import Run
@@ -21,7 +22,7 @@ from cc_train.text import TextCodec, Vocabulary
 from cc_train.training.task import Request, Task, over_samples, validation
 
 
-class Decoder(pair_training.Decoder):
+class Decoder(DecoderSettings):
     """Decoder settings of `cc-train pair`.
 
     attend_grid: the decoder attends to the differences at every place of the grid, and not only to
@@ -95,15 +96,11 @@ def _network(
     settings: Settings, about: Mapping[str, Any], codec: TextCodec, backbone: FrozenBackbone
 ) -> PairCaptioner:
     height, width = about["size"]
-    sizes = settings.decoder.model_dump()
-    attend_grid = sizes.pop("attend_grid")
-    decoder = caption_decoder.Config(words=len(codec), **sizes)
-    decoder.check()
     return PairCaptioner(
         backbone,
         (height, width),
-        settings.encoder.config(backbone.spec.grid),
-        decoder,
+        settings.encoder,
+        settings.decoder,
         codec,
-        attend_grid,
+        settings.decoder.attend_grid,
     )

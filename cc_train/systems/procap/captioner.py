@@ -18,8 +18,7 @@ from cc_prep.models.cpu.linear import Linear
 from cc_prep.settings import Section
 from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.decoding.cached_decoder import CachedDecoder
-from cc_train.layers import caption_decoder
-from cc_train.layers.caption_decoder import CaptionDecoder
+from cc_train.layers.caption_decoder import CaptionDecoder, DecoderSettings
 from cc_train.layers.pair_comparison import (
     Changes,
     Comparison,
@@ -34,6 +33,12 @@ from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
 from cc_train.text import TextCodec
 
 Queries = Literal["shared", "independent"]
+
+
+class Decoder(DecoderSettings):
+    """Sizes of the caption decoder. reference_quirks: see `CaptionDecoder`."""
+
+    reference_quirks: bool = False
 
 
 class ComparisonSettings(Section):
@@ -52,7 +57,7 @@ class ProCap(WithFrozen, EncoderDecoder):
         it (the paper). Their number is that of the encoder's frames less two.
     reference_quirks: two deviations of the reference's second stage, which its published weights
         need: paddings use the ids of words, and the attention mask is shifted by one row. The
-        decoder's deviations are in its own configuration.
+        decoder's deviations are a setting of its own.
     comparison: the decoder attends to explicit differences between the states of both ends, and to
         those of the queries; without it, as in the paper, to all states alike.
     """
@@ -62,7 +67,7 @@ class ProCap(WithFrozen, EncoderDecoder):
     def __init__(
         self,
         encoder: ProcedureEncoder,
-        decoder: caption_decoder.Config,
+        decoder: Decoder,
         *,
         features: FrameFeatures,
         codec: TextCodec,
@@ -84,7 +89,9 @@ class ProCap(WithFrozen, EncoderDecoder):
             Linear(width, decoder.width),
             nn.LayerNorm(decoder.width),
         )
-        self.text_decoder = nn.ModuleDict({"decoder": CaptionDecoder(decoder)})
+        self.text_decoder = nn.ModuleDict(
+            {"decoder": CaptionDecoder(len(codec), decoder, decoder.reference_quirks)}
+        )
         self.comparison: Comparison | None = None
         if comparison is not None:
             grid = sizes.rows, sizes.columns

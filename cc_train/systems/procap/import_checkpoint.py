@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from cc_prep.weights import networks
 from cc_train.layers import caption_decoder
 from cc_train.runs import origin, run_folder
 from cc_train.systems.procap import frozen_networks, procedure_encoder
-from cc_train.systems.procap.captioner import ProCap
+from cc_train.systems.procap.captioner import Decoder, ProCap
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
 from cc_train.text import Vocabulary
@@ -147,17 +147,18 @@ def _captioner(
     """The tensors of a captioner and its settings."""
     shapes = {name: tuple(t.shape) for name, t in parts.decoder.items()}
     try:
-        decoder = caption_decoder.Config.of(shapes, heads, length, reference_quirks=True)
-        if decoder.words != len(words):
+        known, sizes = shapes["out.weight"][0], caption_decoder.sizes_of(shapes)
+        if known != len(words):
             raise UserError(
-                f"{file} knows {decoder.words} words, the vocabulary has {len(words)}",
+                f"{file} knows {known} words, the vocabulary has {len(words)}",
                 "Give the word2idx.json that belongs to it",
             )
-        if decoder.width % heads:
+        if sizes["width"] % heads:
             raise UserError(
-                f"the decoder's width ({decoder.width}) is not divisible by --heads ({heads})",
+                f"the decoder's width ({sizes['width']}) is not divisible by --heads ({heads})",
                 "Give another --heads",
             )
+        decoder = Decoder(**sizes, heads=heads, length=length, reference_quirks=True)
         captioner = ProCap(
             encoder,
             decoder,
@@ -168,13 +169,13 @@ def _captioner(
         )
         captioner.mlp.load_state_dict(parts.bridge)
         captioner.decoder.load_state_dict(parts.decoder)
-    except (KeyError, RuntimeError) as error:
+    except (KeyError, RuntimeError, ValueError) as error:
         raise _foreign(file, error) from None
     return captioner.state_dict(), {
         "system": "stage2",
         "text": words.describe(),
         "queries": {"k": encoder.config.frames - 2, "kind": "shared"},
-        "decoder": asdict(decoder),
+        "decoder": decoder.model_dump(mode="json"),
         "encoder": {"frames": "pixels", "reference_quirks": True},
         "reference_quirks": True,
         "comparison": None,

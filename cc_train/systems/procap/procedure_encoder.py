@@ -8,14 +8,15 @@ Source: ProCap, ICLR 2026, section 3; its code where the two differ.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from cc_prep.models.clip import Mask, RowMask, Transformer, count_layers
 from cc_prep.models.cpu.linear import Linear
+from cc_prep.settings import Section
 from cc_train.layers.feature_grid import Standardise
 
 REL, ST1, VID = 0, 1, 2
@@ -23,25 +24,33 @@ SPECIAL = 5  # two of them are reserved
 BYTE_PAIRS = 49408
 
 
-@dataclass(frozen=True)
-class Config:
-    """Sizes. latent: channels of a frame's features; frames: of a sequence, both ends included.
+class Sizes(Section):
+    """Sizes that a new procedure encoder may have.
 
-    standardised: the features' channels are standardised first. compare_ends: the head that judges
-    the caption also reads the difference between both ends, see `relation`.
+    compare_ends: the head that judges the caption also reads the difference between both ends, and
+    not only [REL], as in the paper; see `ProcedureEncoder.relation`.
     """
 
-    width: int = 768
-    layers: int = 12
+    width: int = Field(768, ge=64, multiple_of=64)
+    layers: int = Field(12, ge=1)
+    text_length: int = Field(24, ge=1)
+    compare_ends: bool = False
+
+
+class Config(Sizes):
+    """Sizes of a procedure encoder, and what its frames are.
+
+    latent: channels of a frame's features; frames: of a sequence, both ends included. standardised:
+    the features' channels are standardised first.
+    """
+
     latent: int = 256
     codes: int = 1024
     frames: int = 4
     rows: int = 14
     columns: int = 14
-    text_length: int = 24
     text_vocabulary: int = BYTE_PAIRS
     standardised: bool = False
-    compare_ends: bool = False
 
     @property
     def frame_tokens(self) -> int:
@@ -50,12 +59,13 @@ class Config:
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> Config:
-        """The sizes of a checkpoint, from its tensors' shapes by name.
+        """The sizes of a checkpoint, from its tensors' shapes by name; the bounds of new ones do
+        not count.
 
         Raises KeyError if it holds no procedure encoder.
         """
         length, width = shapes["text_pos_emb.weight"]
-        return cls(
+        return cls.model_construct(
             width=width,
             layers=count_layers(shapes, "transformer"),
             latent=shapes["conv_to_embedding.1.weight"][1],

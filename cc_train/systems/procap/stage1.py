@@ -34,7 +34,7 @@ from cc_train.systems.procap import frozen_networks
 from cc_train.systems.procap.batches import Keyframes, ProcedureBatches, other_scenes, text_ids
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.masking import Masks
-from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
+from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder, Sizes
 from cc_train.systems.procap.stage1_objective import Losses, Stage1Objective
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, over_samples
@@ -44,38 +44,30 @@ VALIDATION_SEED = 2**32 - 1  # far from those that trainings are given
 CLIP_BLOCKS = "visual.transformer."
 
 
-class Network(Section):
-    """Sizes of the procedure encoder; --init with CLIP's weights needs its width.
+class Network(Sizes):
+    """Sizes and start of the procedure encoder; --init with CLIP's weights needs its width.
 
     position_std: initial standard deviation of embeddings and positions; 1 in the reference.
     sinusoidal_init: rows and columns start as sines and cosines. mimetic: attention starts as in
-    `cc_train/layers/mimetic.py`. compare_ends: the head that judges the caption also reads the
-    difference between both ends, and not only [REL], as in the paper.
+    `cc_train/layers/mimetic.py`.
     """
 
-    width: int = Field(768, ge=64, multiple_of=64)
-    layers: int = Field(12, ge=1)
-    text_length: int = Field(24, ge=1)
     position_std: float = Field(1.0, gt=0)
     sinusoidal_init: bool = False
     mimetic: bool = False
-    compare_ends: bool = False
 
     def encoder(
         self, features: FrameFeatures, frames: int, grid: tuple[int, int]
     ) -> ProcedureEncoder:
         """An untrained encoder for so many frames of [rows, columns] tokens."""
         config = Config(
-            width=self.width,
-            layers=self.layers,
+            **self.model_dump(include=set(Sizes.model_fields)),
             latent=features.channels,
             codes=features.vqgan.config.codes,
             frames=frames,
             rows=grid[0],
             columns=grid[1],
-            text_length=self.text_length,
             standardised=features.backbone is not None,
-            compare_ends=self.compare_ends,
         )
         encoder = ProcedureEncoder(config, self.position_std)
         if self.sinusoidal_init:

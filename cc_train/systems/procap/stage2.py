@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,13 @@ from cc_train.data.mirroring import MirroredBatches
 from cc_train.data.ordered_pairs import OrderedPairBatches
 from cc_train.data.split import Split
 from cc_train.data.stream import StreamSettings
-from cc_train.layers import caption_decoder, frozen_backbone
+from cc_train.layers import frozen_backbone
 from cc_train.layers.feature_grid import Pooling
 from cc_train.layers.frozen_backbone import BackboneSpec
 from cc_train.runs import stored_run
 from cc_train.runs.stored_run import Run
 from cc_train.systems.procap import frozen_networks, procedure_encoder
-from cc_train.systems.procap.captioner import ComparisonSettings, ProCap, Queries
+from cc_train.systems.procap.captioner import ComparisonSettings, Decoder, ProCap, Queries
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder, resized_times
 from cc_train.systems.procap.stage1 import Network, read_encoder, read_features, untrained
@@ -37,7 +36,7 @@ from cc_train.training.fact_losses import FactLosses
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, captioned, over_samples, validation
 
-ENCODER, DECODER = "intermediate_generator.", "text_decoder.decoder."
+ENCODER = "intermediate_generator."
 
 
 class QuerySettings(Section):
@@ -45,21 +44,6 @@ class QuerySettings(Section):
 
     k: int = Field(2, ge=0)
     kind: Queries = "shared"
-
-
-class Decoder(Section):
-    """Sizes of the caption decoder. length: words of a caption and two marks.
-
-    reference_quirks: two deviations of the reference, see `caption_decoder.Config`.
-    """
-
-    width: int = Field(512, ge=8)
-    heads: int = Field(8, ge=1)
-    hidden: int = Field(2048, ge=1)
-    layers: int = Field(2, ge=1)
-    length: int = Field(24, ge=3)
-    dropout: float = Field(0.1, ge=0, lt=1)
-    reference_quirks: bool = False
 
 
 class Settings(Section):
@@ -89,7 +73,7 @@ class Settings(Section):
     feature_pooling: Pooling | None = None
     network: Network | None = None
     queries: QuerySettings = QuerySettings()
-    decoder: Decoder = Decoder()
+    decoder: Decoder = Decoder(width=512, heads=8, hidden=2048)
     comparison: ComparisonSettings | None = None
     pairs_per_scene: int | None = Field(None, ge=1)
     facts: FactLosses | None = None
@@ -172,7 +156,6 @@ def _batches(settings: Settings, network: ProCap) -> CaptionBatches | MirroredBa
 
 def _check(settings: Settings) -> None:
     """Raises UserError for settings that do not go together."""
-    caption_decoder.Config(**settings.decoder.model_dump()).check()
     if settings.mirror and settings.pairs_per_scene is None:
         raise UserError("mirror: ordered pairs alone are mirrored", "Set pairs_per_scene too")
     if settings.facts is not None and None in (settings.comparison, settings.pairs_per_scene):
@@ -227,11 +210,10 @@ def make(
     else:
         encoder, features = _from_stage1(settings, data, init)
     _check_comparison(settings, encoder.config.width)
-    config = caption_decoder.Config(words=len(codec), **settings.decoder.model_dump())
     digest = data.first["tokenizer_sha256"] if features.kind == "tokens" else None
     return ProCap(
         encoder,
-        config,
+        settings.decoder,
         features=features,
         codec=codec,
         queries=settings.queries.kind,
@@ -252,25 +234,19 @@ def load(run: Run, device: str) -> ProCap:
 
 
 def _untrained(run: Run) -> ProCap:
-    shapes = {name: tuple(t.shape) for name, t in run.tensors.items()}
-
-    def below(prefix: str) -> dict[str, tuple[int, ...]]:
-        return {n[len(prefix) :]: s for n, s in shapes.items() if n.startswith(prefix)}
-
+    shapes = {
+        name[len(ENCODER) :]: tuple(tensor.shape)
+        for name, tensor in run.tensors.items()
+        if name.startswith(ENCODER)
+    }
     settings = run.settings
     codec = text.load(run.folder, settings["text"])
     range_quirk = bool(settings["encoder"]["reference_quirks"])
     kind = settings["encoder"]["frames"]
     features = frozen_networks.read(run.folder, settings, kind, range_quirk)
     quirks = bool(settings["reference_quirks"])
-    encoder = ProcedureEncoder(procedure_encoder.Config.of(below(ENCODER)))
-    sizes = settings["decoder"]
-    decoder = caption_decoder.Config.of(
-        below(DECODER),
-        sizes["heads"],
-        sizes["length"],
-        bool(sizes["reference_quirks"]),
-    )
+    encoder = ProcedureEncoder(procedure_encoder.Config.of(shapes))
+    decoder = Decoder.model_validate(settings["decoder"])
     queries = settings["queries"]["kind"]
     digest = settings["tokenizer_sha256"] if features.kind == "tokens" else None
     known = settings["comparison"]
@@ -358,6 +334,6 @@ def resized(encoder: ProcedureEncoder, frames: int) -> ProcedureEncoder:
     tensors = encoder.state_dict()
     times = "target_pos_emb.weights.0"
     tensors[times] = resized_times(tensors[times], frames)
-    other = ProcedureEncoder(replace(encoder.config, frames=frames))
+    other = ProcedureEncoder(encoder.config.model_copy(update={"frames": frames}))
     other.load_state_dict(tensors)
     return other

@@ -45,7 +45,7 @@ class CachedSpeaker:
     """
 
     def __init__(self, speaker: Speaker) -> None:
-        self.config, self.length = speaker.config, speaker.config.length
+        self.width, self.sizes, self.length = speaker.width, speaker.sizes, speaker.sizes.length
         core = speaker.core
         linear, norm = cast("nn.Linear", core.fc[0]), core.fc[2]
         # What a word and its place become before the first layer; the norm depends on both.
@@ -58,10 +58,10 @@ class CachedSpeaker:
 
     def start(self, memory: Tensor) -> SpeakerCache:
         """The empty cache for B sentences. memory: the differences, [B, N, width]."""
-        config = self.config
-        head = config.width // config.heads
-        shape = (config.layers, len(memory), config.heads, config.length, head)
-        looked = memory.new_zeros(len(memory), config.length, memory.shape[1])
+        sizes = self.sizes
+        head = self.width // sizes.heads
+        shape = (sizes.layers, len(memory), sizes.heads, sizes.length, head)
+        looked = memory.new_zeros(len(memory), sizes.length, memory.shape[1])
         return SpeakerCache(memory.new_empty(shape), memory.new_empty(shape), looked)
 
     @torch.inference_mode()

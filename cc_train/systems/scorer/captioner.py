@@ -13,18 +13,16 @@ from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.layers.feature_grid import Standardise, to_grid
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.layers.with_frozen import WithFrozen
-from cc_train.systems.scorer import decoder, encoder
 from cc_train.systems.scorer.cached_decoder import CachedSpeaker, SpeakerCache
-from cc_train.systems.scorer.decoder import Speaker
-from cc_train.systems.scorer.encoder import ChangeDetector
+from cc_train.systems.scorer.decoder import DecoderSettings, Speaker
+from cc_train.systems.scorer.encoder import ChangeDetector, EncoderSettings
 from cc_train.text import TextCodec
 
 
 class ScorerCaptioner(WithFrozen, EncoderDecoder):
     """Two images, or their stored features → a sentence.
 
-    backbone: not in `state_dict`. standardise: the channels of the features are standardised first,
-    which the public code does not do.
+    backbone: not in `state_dict`. Raises UserError for a grid of its features that does not fit.
     """
 
     backbone: FrozenBackbone
@@ -33,10 +31,9 @@ class ScorerCaptioner(WithFrozen, EncoderDecoder):
         self,
         backbone: FrozenBackbone,
         size: tuple[int, int],
-        sizes: encoder.Config,
-        decoder: decoder.Config,
+        encoder: EncoderSettings,
+        decoder: DecoderSettings,
         codec: TextCodec,
-        standardise: bool = False,
     ) -> None:
         inputs = Inputs(
             size,
@@ -46,14 +43,15 @@ class ScorerCaptioner(WithFrozen, EncoderDecoder):
         )
         super().__init__(inputs, codec, decoder.length)
         self.use_frozen("backbone", backbone)
-        self.standardise = Standardise(sizes.channels) if standardise else None
-        self.change_detector = ChangeDetector(sizes)
-        self.speaker = Speaker(decoder)
+        channels, rows, columns = backbone.spec.grid
+        self.standardise = Standardise(channels) if encoder.standardise else None
+        self.change_detector = ChangeDetector(channels, encoder.grid_of(rows, columns), encoder)
+        self.speaker = Speaker(len(codec), encoder.width, decoder)
 
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of what the decoder attends to."""
-        return self.change_detector.config.rows, self.change_detector.config.columns
+        return self.change_detector.grid
 
     def pooled(self, features: Tensor) -> Tensor:
         """A backbone's features [N, C, h, w], float32, pooled to the grid of the decoder."""

@@ -6,47 +6,32 @@ follow the public code's `speaker_state`. `cached_decoder.py` decodes with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
-from cc_prep.errors import UserError
 from cc_prep.models.cpu.linear import Linear
+from cc_prep.settings import Section
 from cc_train.layers.caption_decoder import sinusoids
 from cc_train.systems.scorer.encoder import EPS, split
 
 INITIAL_STD = 0.02
 
 
-@dataclass(frozen=True)
-class Config:
-    """Sizes of the decoder.
+class DecoderSettings(Section):
+    """Sizes of the decoder, whose width is the encoder's.
 
-    words: number of words in the vocabulary. word_width: channels of a word's embedding. width: of
-    the layers and of their memory. length: positions of a caption, with begin and end marks.
+    word_width: channels of a word's embedding. length: words of a caption and two marks.
     """
 
-    words: int = 76
-    word_width: int = 300
-    width: int = 512
-    heads: int = 8
-    layers: int = 2
-    length: int = 24
-    dropout: float = 0.1
-
-    def check(self) -> None:
-        """Raises UserError if the width is not divisible by the heads, or the word width is odd."""
-        if self.width % self.heads:
-            raise UserError(
-                f"encoder.width ({self.width}) is not divisible by decoder.heads ({self.heads})",
-                "Change one of them",
-            )
-        if self.word_width % 2:
-            raise UserError(f"decoder.word_width {self.word_width} is odd", "Set an even one")
+    word_width: int = Field(300, ge=2, multiple_of=2)
+    heads: int = Field(8, ge=1)
+    layers: int = Field(2, ge=1)
+    length: int = Field(24, ge=3)
+    dropout: float = Field(0.1, ge=0, lt=1)
 
 
 class Spoken(NamedTuple):
@@ -61,10 +46,10 @@ class Spoken(NamedTuple):
 class Attention(nn.Module):
     """Multi-head attention with biases and without a projection after it."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
-        self.heads, self.dropout = config.heads, config.dropout
-        self.query, self.key, self.value = (Linear(config.width, config.width) for _ in range(3))
+        self.heads, self.dropout = heads, dropout
+        self.query, self.key, self.value = (Linear(width, width) for _ in range(3))
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
         """Attention of x [B, L, width] to `memory` [B, N, width], [B, L, width].
@@ -117,12 +102,14 @@ class Output(nn.Module):
 class Layer(nn.Module):
     """Self-attention, attention to the differences, feed-forward; a norm after each."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
-        self.self_attention, self.dec_enc_attention = Attention(config), Attention(config)
-        self.norm1, self.norm2 = (nn.LayerNorm(config.width, eps=EPS) for _ in range(2))
-        self.hidden_intermediate = Widening(config.width)
-        self.output = Output(config.width, config.dropout)
+        self.self_attention, self.dec_enc_attention = (
+            Attention(width, heads, dropout) for _ in range(2)
+        )
+        self.norm1, self.norm2 = (nn.LayerNorm(width, eps=EPS) for _ in range(2))
+        self.hidden_intermediate = Widening(width)
+        self.output = Output(width, dropout)
 
     def forward(
         self, x: Tensor, memory: Tensor, mask: Tensor | None, looks: bool
@@ -150,16 +137,18 @@ class Positions(nn.Module):
 class Core(nn.Module):
     """The decoder without its last layer."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, words: int, width: int, sizes: DecoderSettings) -> None:
         super().__init__()
-        self.embed = nn.Embedding(config.words, config.word_width, padding_idx=0)
-        self.position_enc = Positions(config.length, config.word_width)
+        self.embed = nn.Embedding(words, sizes.word_width, padding_idx=0)
+        self.position_enc = Positions(sizes.length, sizes.word_width)
         self.fc = nn.Sequential(
-            Linear(config.word_width, config.width),
-            nn.Dropout(config.dropout),
-            nn.LayerNorm(config.width, eps=EPS),
+            Linear(sizes.word_width, width),
+            nn.Dropout(sizes.dropout),
+            nn.LayerNorm(width, eps=EPS),
         )
-        self.layer = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.layer = nn.ModuleList(
+            Layer(width, sizes.heads, sizes.dropout) for _ in range(sizes.layers)
+        )
 
     def forward(
         self, ids: Tensor, memory: Tensor, visible: Tensor | None, looks: bool
@@ -181,13 +170,18 @@ class Speaker(nn.Module):
     """Word ids and the differences of pairs → logits of the next word at each position.
 
     Initialised as BERT is: normal weights of a standard deviation of 0.02, the row of padding too.
+
+    Args:
+        words: How many words the vocabulary has.
+        width: Of the layers and of their memory.
+        sizes: The other sizes.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, words: int, width: int, sizes: DecoderSettings) -> None:
         super().__init__()
-        self.config = config
-        self.core = Core(config)
-        self.logit = Linear(config.width, config.words)
+        self.width, self.sizes = width, sizes
+        self.core = Core(words, width, sizes)
+        self.logit = Linear(width, words)
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, 0.0, INITIAL_STD)
@@ -211,17 +205,3 @@ class Speaker(nn.Module):
     def looked(self, ids: Tensor, memory: Tensor, visible: Tensor | None = None) -> Spoken:
         """States, and the last layer's scores of the places."""
         return Spoken(*self.core(ids, memory, visible, True))
-
-    @classmethod
-    def config_of(cls, shapes: Mapping[str, tuple[int, ...]], heads: int) -> Config:
-        """The sizes of a checkpoint, by its tensors' shapes. Raises KeyError if it is none."""
-        words, word_width = shapes["core.embed.weight"]
-        names = [name.split(".") for name in shapes]
-        return Config(
-            words=words,
-            word_width=word_width,
-            width=shapes["logit.weight"][1],
-            heads=heads,
-            layers=len({parts[2] for parts in names if parts[:2] == ["core", "layer"]}),
-            length=shapes["core.position_enc.pe"][0],
-        )

@@ -6,47 +6,50 @@ Names follow the public code's `change_detector_state`. Source: Tu et al., ICCV 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from cc_prep.errors import UserError
 from cc_prep.models.cpu.linear import Linear
+from cc_train.layers.attention_sizes import AttentionSizes
 
 EPS = 1e-6
 MAX_SCALE = math.log(100)
 POSITIONS = 14  # rows and columns that the public code has positions for
 
 
-@dataclass(frozen=True)
-class Config:
+class EncoderSettings(AttentionSizes):
     """Sizes of the encoder.
 
-    channels: of the features. rows, columns: of their grid. width: channels within. positions:
-    number of rows and columns with positions, at least those of the grid.
+    largest_grid: features on a finer grid are averaged down to at most so many rows and columns.
+    standardise: standardise the channels of the features, which the public code does not do.
     """
 
-    channels: int = 1024
-    rows: int = 14
-    columns: int = 14
-    width: int = 512
-    heads: int = 8
-    layers: int = 2
-    dropout: float = 0.1
-    positions: int = POSITIONS
+    width: int = Field(512, ge=8, multiple_of=2)
+    heads: int = Field(8, ge=1)
+    layers: int = Field(2, ge=1)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    largest_grid: int = Field(14, ge=1)
+    standardise: bool = False
 
-    def check(self) -> None:
-        """Raises UserError if the width cannot be divided among the heads, or is odd."""
-        if self.width % self.heads or self.width % 2:
+    def grid_of(self, rows: int, columns: int) -> tuple[int, int]:
+        """Rows and columns of features, reduced by the smallest factor that makes them no more than
+        `largest_grid`.
+
+        Raises UserError if they are not divisible by it: a larger factor would lose more detail.
+        """
+        factor = -(-max(rows, columns) // self.largest_grid)
+        if rows % factor or columns % factor:
             raise UserError(
-                f"encoder.width ({self.width}) has to be even and divisible by encoder.heads "
-                f"({self.heads})",
-                "Change one of them",
+                f"a grid of {rows} × {columns} features is not divisible by {factor}, which "
+                f"encoder.largest_grid={self.largest_grid} requires",
+                "Change encoder.largest_grid, or build the shards with another image_size",
             )
+        return rows // factor, columns // factor
 
 
 class Queries(NamedTuple):
@@ -116,20 +119,26 @@ class Layer(nn.Module):
 
 
 class ChangeDetector(nn.Module):
-    """Features of two images → their difference at each place."""
+    """Features of two images → their difference at each place.
 
-    def __init__(self, config: Config) -> None:
+    Args:
+        channels: Of the features.
+        grid: Rows and columns of the features.
+        sizes: Of the encoder.
+    """
+
+    def __init__(self, channels: int, grid: tuple[int, int], sizes: EncoderSettings) -> None:
         super().__init__()
-        self.config = config
-        width = config.width
-        self.img = nn.Sequential(nn.Conv2d(config.channels + 2, width, 1))
-        self.w_embedding = nn.Embedding(config.positions, width // 2)
-        self.h_embedding = nn.Embedding(config.positions, width // 2)
+        self.grid, self.sizes = grid, sizes
+        width, positions = sizes.width, max(POSITIONS, *grid)
+        self.img = nn.Sequential(nn.Conv2d(channels + 2, width, 1))
+        self.w_embedding = nn.Embedding(positions, width // 2)
+        self.h_embedding = nn.Embedding(positions, width // 2)
         self.scorer = nn.ModuleList(
-            Layer(width, config.heads, config.dropout) for _ in range(config.layers)
+            Layer(width, sizes.heads, sizes.dropout) for _ in range(sizes.layers)
         )
         self.embed_fc = nn.Sequential(
-            Linear(2 * width, width), nn.Dropout(config.dropout), nn.ReLU()
+            Linear(2 * width, width), nn.Dropout(sizes.dropout), nn.ReLU()
         )
 
     def forward(self, before: Tensor, after: Tensor) -> EncodedPairs:
@@ -155,22 +164,6 @@ class ChangeDetector(nn.Module):
         last = self.scorer[-1]
         assert isinstance(last, Layer)
         last.attention.logit_scale.data.clamp_(max=MAX_SCALE)
-
-    @classmethod
-    def config_of(
-        cls, shapes: Mapping[str, tuple[int, ...]], heads: int, grid: tuple[int, int]
-    ) -> Config:
-        """The sizes of a checkpoint, by its tensors' shapes. Raises KeyError if it is none."""
-        width, channels = shapes["img.0.weight"][:2]
-        return Config(
-            channels=channels - 2,
-            rows=grid[0],
-            columns=grid[1],
-            width=width,
-            heads=heads,
-            layers=len({name.split(".")[1] for name in shapes if name.startswith("scorer.")}),
-            positions=shapes["w_embedding.weight"][0],
-        )
 
 
 def coordinates(features: Tensor) -> Tensor:

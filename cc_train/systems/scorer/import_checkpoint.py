@@ -53,7 +53,7 @@ def make_run(
         resnet, located = networks.backbone(BACKBONE, backbone_weights)
         digest = located.sha256
     try:
-        settings, grid = _settings(encoder, decoder, of_encoder, of_decoder, file)
+        settings, grid = settings_of(encoder, decoder, of_encoder, of_decoder, file)
         if grid[1:] != (POSITIONS, POSITIONS):
             raise UserError(
                 f"{file} has positions for features of {grid[1]} × {grid[2]}",
@@ -121,7 +121,7 @@ def _heads(content: Mapping[str, Any], part: str, file: str, option: str) -> int
     return heads
 
 
-def _settings(
+def settings_of(
     encoder: Mapping[str, Tensor],
     decoder: Mapping[str, Tensor],
     heads: int,

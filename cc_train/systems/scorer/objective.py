@@ -174,7 +174,7 @@ class ScorerObjective(CaptionObjective):
 
     def _matched(self, queries: Tensor, keys: Tensor, scale: Tensor) -> Tensor:
         """Matches each rank's own queries with all keys; then gathers the rows of all ranks."""
-        heads = self.network.change_detector.config.heads if self.ways.per_head else 1
+        heads = self.network.change_detector.sizes.heads if self.ways.per_head else 1
         rows = token_matching(queries, self.ranks.gather(keys.float()), heads)
         return self.ranks.gather(scale * rows)
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from cc_prep.errors import UserError
-from cc_prep.settings import Section
+from cc_prep.settings import Conflict, Section
 from cc_prep.steps.imported_features import UNKNOWN
 from cc_train import text
 from cc_train.data import feature_statistics, shard_index, split
@@ -18,12 +17,15 @@ from cc_train.data.shard_index import Entry
 from cc_train.data.stream import StreamSettings
 from cc_train.distributed import ALONE
 from cc_train.layers import frozen_backbone
+from cc_train.layers.attention_sizes import require_divisible
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.runs import stored_run, transfer
 from cc_train.runs.stored_run import Run
-from cc_train.systems.scorer import decoder, encoder, words
+from cc_train.systems.scorer import words
 from cc_train.systems.scorer.batches import HALVES, Half, ScorerBatches, half_of
 from cc_train.systems.scorer.captioner import ScorerCaptioner
+from cc_train.systems.scorer.decoder import DecoderSettings
+from cc_train.systems.scorer.encoder import EncoderSettings
 from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import Reconstruction
 from cc_train.systems.scorer.supervision import SceneLosses, Supervision
@@ -43,31 +45,6 @@ UNSHOWN = (
 WordSplitting = Literal["treebank", "characters", "blanks"]
 
 text.register(words.CODEC, lambda folder: ScorerWords.read(folder / words.FILE))
-
-
-class Encoder(Section):
-    """Sizes of the encoder.
-
-    largest_grid: features on a finer grid are averaged down to at most so many rows and columns.
-    standardise: standardise the channels of the features, which the public code does not do.
-    """
-
-    width: int = Field(512, ge=8, multiple_of=2)
-    heads: int = Field(8, ge=1)
-    layers: int = Field(2, ge=1)
-    dropout: float = Field(0.1, ge=0, lt=1)
-    largest_grid: int = Field(14, ge=1)
-    standardise: bool = False
-
-
-class Decoder(Section):
-    """Sizes of the decoder, whose width is the encoder's. length: words of a caption, two marks."""
-
-    word_width: int = Field(300, ge=2, multiple_of=2)
-    heads: int = Field(8, ge=1)
-    layers: int = Field(2, ge=1)
-    length: int = Field(24, ge=3)
-    dropout: float = Field(0.1, ge=0, lt=1)
 
 
 class Settings(Section):
@@ -95,8 +72,8 @@ class Settings(Section):
     sentence: Literal["words", "slots"] | None = None
     validation: Literal["greedy", "sampled"] | None = None
     words: WordSplitting | None = None
-    encoder: Encoder = Encoder()
-    decoder: Decoder = Decoder()
+    encoder: EncoderSettings = EncoderSettings()
+    decoder: DecoderSettings = DecoderSettings()
     losses: Losses = Losses()
     swap: float = Field(0.5, ge=0, le=1)
     pairs_per_scene: int | None = Field(None, ge=1)
@@ -117,6 +94,19 @@ class Settings(Section):
         validate_every=1000,
         checkpoint_every=1000,
     )
+
+    @model_validator(mode="after")
+    def _sizes_and_data_go_together(self) -> Settings:
+        width = self.encoder.width
+        require_divisible(width, self.decoder.heads, "encoder.width", "decoder.heads")
+        if self.losses.cbr and width % CBR_HEADS:
+            raise Conflict(
+                f"encoder.width ({width}) is not divisible by the {CBR_HEADS} heads of CBR",
+                f"Set encoder.width to a multiple of {CBR_HEADS}, or losses.cbr=0",
+            )
+        if self.facts is not None and self.pairs_per_scene is None:
+            raise Conflict("facts: they are learned from ordered pairs", "Set pairs_per_scene too")
+        return self
 
     @property
     def ways(self) -> Ways:
@@ -140,8 +130,6 @@ def prepare(settings: Settings, request: Request) -> Task:
 
     request.init: another run of this system, whose network this one starts from.
     """
-    if settings.facts is not None and settings.pairs_per_scene is None:
-        raise UserError("facts: they are learned from ordered pairs", "Set pairs_per_scene too")
     loop = settings.loop
     way = settings.split_words
     words = ScorerWords if way == "blanks" else VOCABULARIES[way]
@@ -218,46 +206,9 @@ def _initialise(
 def make(
     settings: Settings, about: Mapping[str, Any], codec: TextCodec, backbone: FrozenBackbone
 ) -> ScorerCaptioner:
-    """An untrained captioner. Raises UserError for sizes that do not go together."""
-    channels, rows, columns = backbone.spec.grid
-    rows, columns = _coarser(rows, columns, settings.encoder.largest_grid)
+    """An untrained captioner. Raises UserError for features whose grid does not fit."""
     height, width = about["size"]
-    sizes = encoder.Config(
-        channels,
-        rows,
-        columns,
-        width=settings.encoder.width,
-        heads=settings.encoder.heads,
-        layers=settings.encoder.layers,
-        dropout=settings.encoder.dropout,
-        positions=max(encoder.POSITIONS, rows, columns),
-    )
-    sizes.check()
-    if settings.losses.cbr and sizes.width % CBR_HEADS:
-        raise UserError(
-            f"encoder.width ({sizes.width}) is not divisible by the {CBR_HEADS} heads of CBR",
-            f"Set encoder.width to a multiple of {CBR_HEADS}, or losses.cbr=0",
-        )
-    of_words = decoder.Config(len(codec), width=sizes.width, **settings.decoder.model_dump())
-    of_words.check()
-    return ScorerCaptioner(
-        backbone, (height, width), sizes, of_words, codec, settings.encoder.standardise
-    )
-
-
-def _coarser(rows: int, columns: int, largest: int) -> tuple[int, int]:
-    """The grid of features, reduced by the smallest factor that makes it no larger than `largest`.
-
-    Raises UserError if the grid is not divisible by it: a larger factor would lose more detail.
-    """
-    factor = -(-max(rows, columns) // largest)
-    if rows % factor or columns % factor:
-        raise UserError(
-            f"a grid of {rows} × {columns} features is not divisible by {factor}, which "
-            f"encoder.largest_grid={largest} requires",
-            "Change encoder.largest_grid, or build the shards with another image_size",
-        )
-    return rows // factor, columns // factor
+    return ScorerCaptioner(backbone, (height, width), settings.encoder, settings.decoder, codec)
 
 
 def _start_from(network: ScorerCaptioner, init: Path, settings: Settings, codec: TextCodec) -> None:

@@ -28,18 +28,6 @@ MAX_ADVERSARIAL = 1e4
 SHOWN = 8
 
 
-class Network(Section):
-    """Sizes of the VQGAN."""
-
-    channels: int = Field(32, ge=32, multiple_of=32)
-    multipliers: tuple[int, ...] = Field((1, 1, 2, 2, 4), strict=False, min_length=1)
-    blocks: int = Field(1, ge=1)
-    latent: int = Field(64, ge=1)
-    codes: int = Field(512, ge=2, le=32768)
-    code_width: int = Field(32, ge=1)
-    attention: tuple[int, ...] = Field((), strict=False)
-
-
 class Weights(Section):
     """Weights of the losses, and the schedule of the discriminator and of dead codes.
 
@@ -79,13 +67,13 @@ class VqganObjective(Objective):
 
     def __init__(
         self,
-        network: Network,
+        network: Config,
         weights: Weights,
         held_out: Iterable[Tensor],
         device: str,
         weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(VQGAN(Config(**network.model_dump())).to(device))
+        super().__init__(VQGAN(network).to(device))
         self.weight_decay = weight_decay
         self.weights, self.held_out, self.device = weights, held_out, device
         self.discriminator = PatchDiscriminator(

@@ -11,18 +11,18 @@ from typing import Annotated, Any
 import cv2
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from cc_prep.errors import UserError
-from cc_prep.models.vqgan import VQGAN
-from cc_prep.settings import Section
+from cc_prep.models.vqgan import VQGAN, Config
+from cc_prep.settings import Conflict, Section
 from cc_prep.weights import networks, read_tensors
 from cc_train.data import order
 from cc_train.data.sequence_index import Sample, describe, read_index
 from cc_train.data.stream import StatelessSource
 from cc_train.runs import run_folder
-from cc_train.systems.vqgan.objective import Network, VqganObjective, Weights, measure
+from cc_train.systems.vqgan.objective import VqganObjective, Weights, measure
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task
 
@@ -45,12 +45,22 @@ class Data(Section):
 class Settings(Section):
     """All settings of `cc-train vqgan`."""
 
-    network: Network = Network()
+    network: Config = Config(channels=32, blocks=1, latent=64, codes=512, code_width=32)
     weights: Weights = Weights()
     data: Data = Data()
     loop: Annotated[Loop, Field()] = Loop(
         steps=5000, learning_rate=4e-4, betas=(0.5, 0.9), ema_decay=0.998, precision="bfloat16"
     )
+
+    @model_validator(mode="after")
+    def _crops_are_whole_tokens(self) -> Settings:
+        factor = self.network.factor
+        if self.data.crop % factor:
+            raise Conflict(
+                f"data.crop={self.data.crop}: not a multiple of {factor}",
+                f"Give a multiple of {factor}, the side of a token",
+            )
+        return self
 
 
 def prepare(settings: Settings, request: Request) -> Task:
@@ -69,10 +79,7 @@ def prepare(settings: Settings, request: Request) -> Task:
     request.console.print(
         f"{len(frames):,} frames of {len(train):,} pairs, {len(held_out):,} pairs held out"
     )
-    factor = 2 ** (len(settings.network.multipliers) - 1)
-    if settings.data.crop % factor:
-        raise UserError(f"data.crop={settings.data.crop}: not a multiple of {factor}")
-    validated = HeldOut(held_out, settings.data.validation_frames, factor)
+    validated = HeldOut(held_out, settings.data.validation_frames, settings.network.factor)
     objective = VqganObjective(
         settings.network,
         settings.weights,
@@ -114,7 +121,7 @@ def _start_from(objective: VqganObjective, init: Path) -> None:
     other, _ = VQGAN.from_tensors(read_tensors(run_folder.weights_file(init)))
     if other.config != objective.network.config:
         raise UserError(
-            f"{init}: another network, {other.config}", "Give its sizes with --set network.…"
+            f"{init}: another network, {other.config!r}", "Give its sizes with --set network.…"
         )
     objective.network.load_state_dict(other.state_dict())
     objective.usage += 1  # its codes are in use

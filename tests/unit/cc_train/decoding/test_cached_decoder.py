@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cc_prep.models.cpu import linear
 from cc_train.decoding.cached_decoder import CachedDecoder, KVCache
 from cc_train.decoding.search import beam, greedy
-from cc_train.layers.caption_decoder import CaptionDecoder, Config, Norm
+from cc_train.layers.caption_decoder import CaptionDecoder, DecoderSettings, Norm
 from cc_train.text import BOS, EOS, PAD, UNK
 
 
@@ -23,9 +23,13 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(linear, "has_onednn", lambda: False)
 
 
-def seeded_decoder(config: Config) -> CaptionDecoder:
+PUBLISHED = DecoderSettings(width=512, heads=8, hidden=2048)
+SMALL = DecoderSettings(width=8, heads=2, hidden=16, layers=2, length=5)
+
+
+def seeded_decoder(words: int, sizes: DecoderSettings, quirks: bool = False) -> CaptionDecoder:
     torch.manual_seed(0)
-    decoder = CaptionDecoder(config).eval()
+    decoder = CaptionDecoder(words, sizes, quirks).eval()
     for name, parameter in decoder.named_parameters():
         if parameter.ndim == 1:  # biases and norms that do something
             parameter.data.add_(0.3 * torch.randn_like(parameter)).add_(name.endswith("beta"))
@@ -44,7 +48,7 @@ def stepwise_logits(
 @pytest.mark.parametrize("quirks", [False, True])
 @torch.inference_mode()
 def test_the_logits_of_each_word_at_the_reference_s_sizes(quirks: bool) -> None:
-    decoder = seeded_decoder(Config(reference_quirks=quirks))
+    decoder = seeded_decoder(80, PUBLISHED, quirks)
     ids, memory = torch.randint(0, 80, (3, 24)), torch.randn(3, 784, 512)
     expected = decoder(ids, memory)
     assert torch.allclose(stepwise_logits(CachedDecoder(decoder), ids, memory), expected, atol=1e-3)
@@ -53,10 +57,10 @@ def test_the_logits_of_each_word_at_the_reference_s_sizes(quirks: bool) -> None:
 
 @given(
     heads=st.integers(1, 3),
-    half=st.integers(1, 5),
+    half=st.integers(4, 8),
     layers=st.integers(1, 3),
     sentences=st.integers(1, 4),
-    length=st.integers(1, 6),
+    length=st.integers(3, 6),
     tokens=st.integers(1, 9),
     quirks=st.booleans(),
 )
@@ -65,8 +69,9 @@ def test_of_every_size(
     heads: int, half: int, layers: int, sentences: int, length: int, tokens: int, quirks: bool
 ) -> None:
     width = 2 * half * heads
-    config = Config(7, width, heads, 2 * width + 1, layers, length, reference_quirks=quirks)
-    decoder = seeded_decoder(config)
+    hidden = 2 * width + 1
+    sizes = DecoderSettings(width=width, heads=heads, hidden=hidden, layers=layers, length=length)
+    decoder = seeded_decoder(7, sizes, quirks)
     ids, memory = torch.randint(0, 7, (sentences, length)), torch.randn(sentences, tokens, width)
     with torch.inference_mode():
         expected = decoder(ids, memory)
@@ -77,7 +82,7 @@ def test_of_every_size(
 
 def test_some_of_the_sentences_go_on() -> None:
     """As beam search needs it: any of them, in any order, more than once."""
-    decoder = seeded_decoder(Config(11, 8, 2, 16, 2, 5))
+    decoder = seeded_decoder(11, SMALL)
     ids, memory = torch.randint(0, 11, (3, 5)), torch.randn(1, 6, 8).expand(3, -1, -1)
     speaking, rows = CachedDecoder(decoder), torch.tensor([2, 0, 0, 1])
     past = speaking.start(memory)
@@ -91,7 +96,7 @@ def test_some_of_the_sentences_go_on() -> None:
 
 def test_it_has_no_dropout_and_the_weights_of_its_making() -> None:
     """Keeps away: a validation that is of an earlier step's weights."""
-    decoder = seeded_decoder(Config(11, 8, 2, 16, 2, 5, dropout=0.5))
+    decoder = seeded_decoder(11, SMALL.model_copy(update={"dropout": 0.5}))
     ids, memory = torch.randint(0, 11, (2, 5)), torch.randn(2, 6, 8)
     before, speaking = decoder(ids, memory), CachedDecoder(decoder.train())
     assert torch.allclose(stepwise_logits(speaking, ids, memory), before, atol=1e-4)
@@ -137,17 +142,17 @@ def test_the_norm_of_a_constant_is_its_shift(quirks: bool) -> None:
 
 def small_decoder(seed: int, words: int = 14, length: int = 9) -> CaptionDecoder:
     torch.manual_seed(seed)
-    config = Config(words=words, width=16, heads=2, hidden=32, layers=2, length=length)
-    network = CaptionDecoder(config).eval()
+    sizes = DecoderSettings(width=16, heads=2, hidden=32, layers=2, length=length)
+    network = CaptionDecoder(words, sizes).eval()
     network.out.weight.data.mul_(3)  # so that no two words are nearly as likely
     return network
 
 
 def plain_greedy(network: CaptionDecoder, memory: torch.Tensor) -> torch.Tensor:
     """All positions computed anew for each word."""
-    ids = torch.full((len(memory), network.config.length), PAD)
+    ids = torch.full((len(memory), network.sizes.length), PAD)
     ids[:, 0] = BOS
-    for place in range(1, network.config.length):
+    for place in range(1, network.sizes.length):
         logits = network(ids[:, :place], memory)[:, -1].clone()
         logits[:, UNK] = -1e10
         ids[:, place] = logits.argmax(-1)

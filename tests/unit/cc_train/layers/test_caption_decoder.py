@@ -9,15 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cc_train.layers.caption_decoder import EPS, CaptionDecoder, Config, Layer
+from cc_train.layers.caption_decoder import EPS, CaptionDecoder, DecoderSettings, Layer
 
-CONFIG = Config(words=11, width=16, heads=4, hidden=24, layers=2, length=6, dropout=0.0)
+WORDS = 11
+SIZES = DecoderSettings(width=16, heads=4, hidden=24, layers=2, length=6, dropout=0.0)
 
 
 def torchs(layer: Layer) -> nn.TransformerDecoderLayer:
     """torch's own layer with the weights of ours."""
     other = nn.TransformerDecoderLayer(
-        CONFIG.width, CONFIG.heads, CONFIG.hidden, 0.0, layer_norm_eps=EPS, batch_first=True
+        SIZES.width, SIZES.heads, SIZES.hidden, 0.0, layer_norm_eps=EPS, batch_first=True
     )
     pairs = ((other.self_attn, layer.selfattn.layer), (other.multihead_attn, layer.attention.layer))
     for theirs, ours in pairs:
@@ -41,17 +42,17 @@ def test_it_is_torch_s_decoder() -> None:
     """Keeps away: scores divided by the root of the model's width, which flattens attention, and
     the unbiased deviation: the reference's slips in every new training."""
     torch.manual_seed(0)
-    decoder = CaptionDecoder(CONFIG).eval()
+    decoder = CaptionDecoder(WORDS, SIZES).eval()
     for name, parameter in decoder.named_parameters():
         if name.endswith(("gamma", "beta")):
             parameter.add_(0.3 * torch.randn_like(parameter))
-    ids, memory = torch.randint(0, 11, (2, 6)), 3 * torch.randn(2, 5, 16)
-    x = math.sqrt(CONFIG.width) * F.embedding(ids, decoder.out.weight) + decoder.positions
+    ids, memory = torch.randint(0, WORDS, (2, 6)), 3 * torch.randn(2, 5, 16)
+    x = math.sqrt(SIZES.width) * F.embedding(ids, decoder.out.weight) + decoder.positions
     causal = nn.Transformer.generate_square_subsequent_mask(6)
     for layer in decoder.layers:
         x = torchs(cast("Layer", layer))(x, memory, tgt_mask=causal, tgt_is_causal=True)
     expected: Tensor = decoder.out(x)
     torch.testing.assert_close(decoder(ids, memory), expected, atol=1e-5, rtol=1e-4)
-    slips = CaptionDecoder(Config(**{**vars(CONFIG), "reference_quirks": True})).eval()
+    slips = CaptionDecoder(WORDS, SIZES, reference_quirks=True).eval()
     slips.load_state_dict(decoder.state_dict())
     assert (slips(ids, memory) - expected).abs().max() > 0.01

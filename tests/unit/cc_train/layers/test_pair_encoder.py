@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cc_train.layers.pair_encoder import Config, PairEncoder
+from cc_train.layers.pair_encoder import EncoderSettings, PairEncoder
 
 
 def test_feature_dropout_leaves_out_whole_channels_in_training_alone() -> None:
     torch.manual_seed(0)
-    encoder = PairEncoder(Config(64, 2, 3, width=8, feature_dropout=0.5))
+    encoder = PairEncoder((64, 2, 3), EncoderSettings(width=8, feature_dropout=0.5))
     seen: list[Tensor] = []
     encoder.adapter[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     features = torch.ones(4, 64, 2, 3)

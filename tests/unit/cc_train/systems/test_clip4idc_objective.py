@@ -151,7 +151,7 @@ def test_held_out_pairs_are_a_sample_of_all(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(batches, "collate", lambda pairs, captions, config: {})
     meta = {"kind": "change", "captions": ["x"]}
     samples = [Sample("shard", f"set-{i:03d}", meta, {}) for i in range(60)]
-    assert list(batches.HeldOut(samples, 20, Config())) == [{}]
+    assert list(batches.HeldOut(samples, 20, Config(intra_layers=1))) == [{}]
     assert len(seen) == 20
     assert max(seen) > "set-050"
 

@@ -23,14 +23,13 @@ from cc_prep.records import Facts
 from cc_train.data.collate import CaptionBatches, Reads
 from cc_train.data.ordered_pairs import OrderedPairBatches
 from cc_train.data.supervision import FACT_CLASSES
-from cc_train.layers import caption_decoder
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.clip4idc import known_facts
 from cc_train.systems.clip4idc import objective as clip4idc
 from cc_train.systems.mllm.batches import AttentionControl
 from cc_train.systems.mllm.objective import MllmObjective
 from cc_train.systems.procap.batches import Keyframes, ProcedureBatches
-from cc_train.systems.procap.captioner import ComparisonSettings, ProCap
+from cc_train.systems.procap.captioner import ComparisonSettings, Decoder, ProCap
 from cc_train.systems.procap.frame_features import BackboneFeatures, FrameFeatures
 from cc_train.systems.procap.masking import Masks
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
@@ -50,6 +49,7 @@ TINY_CLIP4IDC = clip4idc.Network(
     embedding=32, resolution=32, patch=16, vision_width=64, vision_layers=2, intra_layers=1,
     text_width=64, text_layers=1, context=16,
 )  # fmt: skip
+DECODER = Decoder(width=64, heads=4, hidden=128, layers=1, length=12, dropout=0.0)
 ALL_SEEN = Masks(random=1, full=0, box_masked=0, box_visible=0, keep_prob=(1.0, 1.0))
 HALF_SEEN = Masks(random=1, full=0, box_masked=0, box_visible=0, keep_prob=(0.5, 0.5))
 
@@ -162,8 +162,7 @@ def test_each_loss_of_stage_1(
 def learn_stage_2(kind: Reads, seed: int = 0) -> Learning:
     """Until all captions but one are right, word for word."""
     words = Vocabulary.of(CAPTIONS, 1)
-    sizes = caption_decoder.Config(len(words), 64, 4, 128, 1, 12, 0.0)
-    network = ProCap(encoder(kind, seed=seed), sizes, features=features(kind), codec=words)
+    network = ProCap(encoder(kind, seed=seed), DECODER, features=features(kind), codec=words)
     objective = Stage2Objective(
         network,
         lambda captioner: {},
@@ -206,11 +205,13 @@ def learn_comparison(seed: int = 0) -> Learning:
     backbone = BackboneFeatures(planted, grid, "unshuffle")
     frozen = FrameFeatures(features().vqgan, "features", backbone=backbone)
     torch.manual_seed(seed)
-    sizes = Config(64, 2, backbone.channels, CODES, FRAMES, *grid, TEXT, standardised=True)
-    decoder = caption_decoder.Config(len(SCENE_WORDS), 64, 4, 128, 1, 12, 0.0)
+    sizes = Config(
+        width=64, layers=2, latent=backbone.channels, codes=CODES, frames=FRAMES, rows=grid[0],
+        columns=grid[1], text_length=TEXT, standardised=True,
+    )  # fmt: skip
     network = ProCap(
         ProcedureEncoder(sizes),
-        decoder,
+        DECODER,
         features=frozen,
         codec=SCENE_WORDS,
         comparison=ComparisonSettings(),

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from cc_train.data.ordered_pairs import OrderedPairBatches
-from cc_train.layers import caption_decoder, pair_encoder
+from cc_train.layers.caption_decoder import DecoderSettings
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
+from cc_train.layers.pair_encoder import EncoderSettings
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.objective import Losses, PairObjective
 from cc_train.text import Vocabulary
@@ -25,8 +26,8 @@ SAMPLES = [sample for scene in SCENES for sample in scene]
 CAPTIONS = [sample.meta["captions"][0] for sample in SAMPLES]
 TURNED = [sample.meta["facts"]["reversed_captions"][0] for sample in SAMPLES]
 WORDS = Vocabulary.of([*CAPTIONS, *TURNED], 1)
-SIZES = pair_encoder.Config(pair_samples.CHANNELS, pair_samples.GRID, pair_samples.GRID, 48, 4, 0.0)
-DECODER = caption_decoder.Config(len(WORDS), 48, 4, 96, 1, 12, 0.0)
+ENCODER = EncoderSettings(width=48, heads=4, dropout=0.0)
+DECODER = DecoderSettings(width=48, heads=4, hidden=96, layers=1, length=12, dropout=0.0)
 # What is left when captions alone teach: no facts, no places, no objects.
 CAPTIONS_ALONE = Losses(type=0, looks=0, new_color=0, place=0, objects=0, centres=0)
 
@@ -41,7 +42,7 @@ def frozen(network: nn.Module) -> FrozenBackbone:
 
 def objective(weights: Losses, attend_grid: bool = True, seed: int = 0) -> PairObjective:
     torch.manual_seed(seed)
-    network = PairCaptioner(frozen(nn.Identity()), (32, 32), SIZES, DECODER, WORDS, attend_grid)
+    network = PairCaptioner(frozen(nn.Identity()), (32, 32), ENCODER, DECODER, WORDS, attend_grid)
     return PairObjective(network, lambda captioner: {}, weights, 0.0, 0.0, "cpu")
 
 
@@ -127,7 +128,7 @@ def test_the_frozen_backbone_is_in_no_checkpoint() -> None:
     """Keeps away: checkpoints of which most is what never changes, and a backbone that stays behind
     when the captioner moves."""
     backbone = nn.Conv2d(3, 4, 1)
-    network = PairCaptioner(frozen(backbone), (32, 32), SIZES, DECODER, WORDS)
+    network = PairCaptioner(frozen(backbone), (32, 32), ENCODER, DECODER, WORDS)
     assert not [name for name in network.state_dict() if name.startswith("backbone")]
     assert not any(p.requires_grad for p in network.backbone.parameters())
     network.train()
@@ -141,7 +142,7 @@ def test_images_have_the_features_that_shards_hold() -> None:
     torch.manual_seed(0)
     backbone = nn.Conv2d(3, 4, 2, 2)
     with_network = FrozenBackbone(backbone, BackboneSpec("conv", pair_samples.DIGEST, (4, 16, 16)))
-    network = PairCaptioner(with_network, (32, 32), SIZES, DECODER, WORDS)
+    network = PairCaptioner(with_network, (32, 32), ENCODER, DECODER, WORDS)
     images = torch.randint(0, 256, (3, 2, 32, 32, 3), dtype=torch.uint8)
     features = network.features(images)
     pixels = images.flatten(0, 1).permute(0, 3, 1, 2) / 255

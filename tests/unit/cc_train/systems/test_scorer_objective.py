@@ -176,7 +176,7 @@ def test_each_word_says_where_it_looked() -> None:
         assert caption.attention is not None
         words, maps = caption.attention.words, caption.attention.maps
         assert " ".join(words) == caption.text
-        assert maps.shape == (len(words), small_scorer.SIDE, small_scorer.SIDE)
+        assert maps.shape == (len(words), pair_samples.GRID, pair_samples.GRID)
         ids = torch.tensor([[WORDS.marks.begin, *(WORDS.ids[word] for word in words)]])
         looked = network.speaker.looked(ids, memory[number][None]).looked.softmax(2)
         expected = looked[0, : len(words)].unflatten(1, network.grid)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -107,7 +106,7 @@ def test_each_loss_term_by_term(encoder: ProcedureEncoder, ignored: bool) -> Non
 def test_align_reads_differences_of_the_ends_where_it_is_asked_to() -> None:
     """Keeps away: ends of another frame or variant, and a checkpoint that forgets the choice."""
     torch.manual_seed(0)
-    network = ProcedureEncoder(replace(SIZES, compare_ends=True)).eval()
+    network = ProcedureEncoder(SIZES.model_copy(update={"compare_ends": True})).eval()
     one = batch()
     with torch.inference_mode():
         losses = sums(network, one, Losses())

@@ -16,6 +16,7 @@ from cc_prep.formats.base import VERSIONS
 from cc_prep.settings import build
 from cc_prep.weights import networks
 from cc_train import configs
+from cc_train.layers.caption_decoder import Norm
 from cc_train.runs import checkpoints, run_folder, stored_run
 from cc_train.systems.procap import stage1, stage2
 from cc_train.systems.procap.captioner import ProCap
@@ -91,7 +92,8 @@ def test_each_stage_has_its_own_slips(
         assert isinstance(network, ProCap)
         assert network.features.reference_quirks is first
         assert network.reference_quirks is second
-        assert network.decoder.config.reference_quirks is decoder
+        norms = [one for one in network.decoder.modules() if isinstance(one, Norm)]
+        assert {norm.reference_quirks for norm in norms} == {decoder}
 
 
 @pytest.mark.parametrize("name", manifest.names())
@@ -107,17 +109,16 @@ def test_manifests_of_the_paper_s_settings_keep_its_decoder(name: str) -> None:
     ("values", "expected"),
     [
         ({"facts": {}}, "^facts: "),
-        ({"decoder": {"width": 16, "heads": 3}}, r"^decoder\.width \(16\) "),
+        ({"decoder": {"width": 16, "heads": 3}}, r"^test: decoder: width \(16\) "),
     ],
 )
 def test_settings_are_checked_before_any_data(
     tmp_path: Path, values: dict[str, object], expected: str
 ) -> None:
     """Keeps away: minutes of reading, and of --init, before an error that was clear at once."""
-    settings = build(stage2.Settings, values, "test", "docs")
     request = Request(["no.tar"], [], tmp_path / "run", tmp_path / "init", console=QUIET)
     with pytest.raises(UserError, match=expected):
-        stage2.prepare(settings, request)
+        stage2.prepare(build(stage2.Settings, values, "test", "docs"), request)
 
 
 @pytest.mark.parametrize("key", ["vqgan", "backbone_weights"])

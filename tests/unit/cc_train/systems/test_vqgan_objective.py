@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cc_prep.models.vqgan import Config as VqganConfig
 from cc_train.systems.vqgan import objective as vqgan
 
-TINY = vqgan.Network(multipliers=(1, 1), blocks=1, latent=8, codes=16, code_width=8)
+TINY = VqganConfig(channels=32, multipliers=(1, 1), blocks=1, latent=8, codes=16, code_width=8)
 
 
 def objective(**weights: object) -> vqgan.VqganObjective:

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.models.vqgan import Config as Codec
-from cc_train.layers import caption_decoder
 from cc_train.layers.caption_loss import caption_loss
-from cc_train.systems.procap.captioner import ProCap
+from cc_train.systems.procap.captioner import Decoder, ProCap
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 from cc_train.systems.procap.stage2_objective import UNUSED, Stage2Objective
@@ -29,9 +28,7 @@ def network(**more: Any) -> ProCap:
         text_vocabulary=20, codes=16,
     )  # fmt: skip
     codec = VQGAN(Codec(channels=32, multipliers=(1, 1), latent=8, codes=16, code_width=8)).eval()
-    decoder = caption_decoder.Config(
-        words=len(WORDS), width=16, heads=2, hidden=16, layers=1, length=6, dropout=0.0
-    )
+    decoder = Decoder(width=16, heads=2, hidden=16, layers=1, length=6, dropout=0.0)
     return ProCap(
         ProcedureEncoder(sizes),
         decoder,

@@ -12,13 +12,14 @@ from torch.optim.swa_utils import AveragedModel
 
 from cc_prep.models.clip4idc import CLIP4IDC
 from cc_prep.models.clip4idc import Config as ClipConfig
+from cc_prep.models.vqgan import Config as VqganConfig
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
-from cc_train.systems.vqgan.objective import Network, VqganObjective, Weights
+from cc_train.systems.vqgan.objective import VqganObjective, Weights
 from cc_train.training import optim
 from cc_train.training.settings import Loop
 from cc_train.training.trainer import Trainer
 
-TINY = Network(multipliers=(1, 1), blocks=1, latent=8, codes=16, code_width=8)
+TINY = VqganConfig(channels=32, multipliers=(1, 1), blocks=1, latent=8, codes=16, code_width=8)
 ENCODER = Config(width=64, layers=1, latent=8, codes=16, frames=3, rows=2, columns=2, text_length=4)
 CLIP = ClipConfig(
     embedding=16, resolution=32, patch=16, vision_width=64, vision_layers=2, intra_layers=1,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.models.cpu import bfloat16
+from cc_prep.models.vqgan import Config as VqganConfig
 from cc_train.data.stream import StatelessSource
 from cc_train.evaluation.validation import CRITERION
 from cc_train.runs import run_folder
@@ -23,7 +24,7 @@ from cc_train.systems.vqgan import objective as vqgan
 from cc_train.training.loop import Loop, Trainer
 from cc_train.training.settings import compute_dtype, pick_device
 
-TINY = vqgan.Network(multipliers=(1, 1), blocks=1, latent=8, codes=16, code_width=8)
+TINY = VqganConfig(channels=32, multipliers=(1, 1), blocks=1, latent=8, codes=16, code_width=8)
 
 
 def objective(seed: int = 0, **weights: object) -> vqgan.VqganObjective:
