@@ -85,6 +85,12 @@ SHIPPED = {
         licence="MIT",
         about="four times the tokens: it keeps colors and shapes (docs/weights.md)",
     ),
+    "nanodet": Shipped(
+        sha256="343438e8e0cd0e1a7ca916de1e5867971796cae3086a7ba762f7d44b6717b6c5",
+        bytes=7_578_384,
+        licence="Apache-2.0",
+        about="NanoDet-g (COCO), objects in photographs",
+    ),
 }
 
 
