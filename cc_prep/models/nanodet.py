@@ -210,6 +210,6 @@ def _kept(scores: Tensor, boxes: Tensor, min_score: float) -> list[Detection]:
         if not kept or overlap(boxes[row], boxes[kept]).max() <= MAX_OVERLAP:
             kept.append(row)
     return [
-        Detection(CLASSES[int(labels[row])], float(best[row]), tuple(boxes[row].tolist()))  # type: ignore[arg-type]
+        Detection(CLASSES[int(labels[row])], float(best[row]), tuple(boxes[row].tolist()))
         for row in kept
     ]
