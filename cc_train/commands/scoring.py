@@ -21,6 +21,7 @@ from cc_train.evaluation.captions.coco import Item
 from cc_train.evaluation.evaluation import Evaluation
 from cc_train.evaluation.masks import files as mask_files
 from cc_train.evaluation.masks import segmentation
+from cc_train.evaluation.rendered import fact_scores
 from cc_train.runs import run_folder, stored_run
 from cc_train.sharing import hub
 from cc_train.training.settings import pick_device
@@ -61,7 +62,7 @@ class References:
         else:
             _, items, uncaptioned = shard_items.with_uncaptioned(self.shards)
         items = _with_types(items, self.types) if self.types else items
-        items = coco.with_facts(items, self.facts) if self.facts else items
+        items = fact_scores.with_facts(items, self.facts) if self.facts else items
         return items, uncaptioned
 
 
@@ -81,10 +82,10 @@ def score_run(
     facts, protocol: see `References` and `evaluation.evaluate`. words: how captions are split; None
     for the way of the run's training. beams: 1 is greedy. Raises UserError.
     """
-    path = Path(output.folder or evaluation.default_folder(run))
+    path = Path(output.folder or run_folder.default_evaluation(run))
     outputs.check_folder(str(path))
     entries, items = shard_items.captioned(shards)
-    items = coco.with_facts(items, facts) if facts else items
+    items = fact_scores.with_facts(items, facts) if facts else items
     stored = stored_run.read(hub.locate(run))
     captioner = loading.of_run(stored, run, pick_device(device))
     scores, captions = score_captioner.score(

@@ -18,8 +18,8 @@ from cc_prep.errors import UserError
 from cc_prep.records import FACT_TYPES, Facts
 from cc_train.evaluation import signature
 from cc_train.evaluation.evaluation import TOTAL
-from cc_train.evaluation.fact_scores import TOLD_APART
 from cc_train.evaluation.masks import segmentation
+from cc_train.evaluation.rendered.fact_scores import TOLD_APART
 
 REMEDY = "Evaluate again: cc-train evaluate"
 FACTS = {one.name for one in fields(Facts)}

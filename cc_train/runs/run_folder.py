@@ -23,6 +23,7 @@ from cc_train.runs import checkpoints
 
 SETTINGS = "settings.json"
 KEYS = "training_keys.txt"
+EVALUATION = "evaluation"  # the folder of its scores
 ASSETS = Path(__file__).parents[1] / "assets"  # packed captioners that come with the package
 SHIPPED = "captioner-mini"  # used if a command needs a captioner and none is named
 
@@ -40,6 +41,15 @@ def is_shipped(path: str | Path) -> bool:
 def locate(path: str | Path) -> Path:
     """The folder of a run, or of a captioner that comes with the package, by its name."""
     return ASSETS / str(path) if is_shipped(path) else Path(path)
+
+
+def default_evaluation(run: str) -> str:
+    """The folder for an evaluation of a run: RUN/evaluation, or NAME.evaluation in the current
+    folder for a captioner that comes with the package or from the hub.
+    """
+    if is_shipped(run) or not Path(run).is_dir():
+        return f"{Path(run).name}.{EVALUATION}"
+    return f"{run}/{EVALUATION}"
 
 
 def weights_file(path: Path) -> Path:

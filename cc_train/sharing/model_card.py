@@ -17,8 +17,9 @@ from cc_prep import redaction, storage, weights
 from cc_prep.errors import UserError
 from cc_train import calibration
 from cc_train.data.shard_index import Entry
-from cc_train.evaluation import evaluation, evaluation_files, fact_scores
+from cc_train.evaluation import evaluation, evaluation_files
 from cc_train.evaluation.comparing import bootstrap
+from cc_train.evaluation.rendered import fact_scores
 from cc_train.layers import named_weights
 from cc_train.runs import checkpoints, origin, portable_settings
 from cc_train.runs.stored_run import Run

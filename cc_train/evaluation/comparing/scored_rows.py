@@ -13,10 +13,12 @@ from typing import Any
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.synth.parsing import UNCHANGED
-from cc_train.evaluation import evaluation, evaluation_files, fact_scores, signature
+from cc_train.evaluation import evaluation, evaluation_files, signature
 from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.masks import segmentation
+from cc_train.evaluation.rendered import fact_scores
 from cc_train.evaluation.signature import Signature
+from cc_train.runs import run_folder
 
 REMEDY = "Evaluate again, or give other runs or folders of cc-train evaluate"
 CIDER = "CIDEr"
@@ -86,7 +88,7 @@ def read(path: str) -> Row:
     Raises UserError if no scores are there, or they are damaged.
     """
     start = Path(path)
-    evaluated = Path(evaluation.default_folder(path))
+    evaluated = Path(run_folder.default_evaluation(path))
     candidates = [start] if start.is_file() else [evaluated / "scores.json"]
     candidates += [start / "scores.json"]
     file = next((c for c in candidates if c.is_file()), None)
@@ -102,7 +104,7 @@ def read(path: str) -> Row:
             groups[group] = {**shares, **groups[group]}
     groups[evaluation.TOTAL] |= _of_masks(scores)
     line = scores.get("signature")
-    folder = file.parent if file.parent.name != evaluation.FOLDER else file.parent.parent
+    folder = file.parent if file.parent.name != run_folder.EVALUATION else file.parent.parent
     folder = Path(os.path.abspath(folder))
     name = folder.name.removesuffix(".evaluation")
     items, exact = _items(file.parent / evaluation.ITEMS)

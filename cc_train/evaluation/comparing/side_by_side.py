@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from cc_prep.errors import UserError
-from cc_train.evaluation import evaluation, fact_scores
+from cc_train.evaluation import evaluation
 from cc_train.evaluation.comparing import bootstrap
 from cc_train.evaluation.comparing.scored_rows import MARKS, MEASURES, Row
+from cc_train.evaluation.rendered import fact_scores
 from cc_train.evaluation.signature import FACTS
 
 

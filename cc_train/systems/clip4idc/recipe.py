@@ -15,10 +15,10 @@ from torch import Tensor
 from cc_prep.errors import UserError
 from cc_prep.models import clip_tokenizer
 from cc_prep.models.clip4idc import CLIP4IDC, Config
-from cc_prep.records import NO_CHANGE
+from cc_prep.records import NO_CHANGE, Facts
 from cc_prep.settings import Section
 from cc_prep.weights import networks, read_tensors
-from cc_train.data import order, shard_index
+from cc_train.data import order
 from cc_train.data.sequence_index import Sample, describe, read_index
 from cc_train.data.stream import StatelessSource
 from cc_train.distributed import Ranks
@@ -121,7 +121,7 @@ def _start(sizes: Network, init: Path | None) -> CLIP4IDC:
 
 def _check_facts(samples: Sequence[Sample]) -> None:
     """Raises UserError for facts of another form, and where no pair has any."""
-    known = [shard_index.facts_of({**sample.meta, "key": sample.key}) for sample in samples]
+    known = [Facts.of_sample({**sample.meta, "key": sample.key}) for sample in samples]
     if not any(facts is not None for facts in known):
         raise UserError(
             "facts: none of these pairs says what truly changed",

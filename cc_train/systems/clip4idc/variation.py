@@ -11,7 +11,7 @@ from pydantic import Field
 
 from cc_prep.records import NO_CHANGE, Facts
 from cc_prep.settings import Section
-from cc_train.data import shard_index, supervision
+from cc_train.data import supervision
 from cc_train.data.mirroring import exchange_sides
 from cc_train.data.sequence_index import Sample
 from cc_train.systems.clip4idc import known_facts
@@ -71,7 +71,7 @@ class Variation:
 
         shape: of its images, [H, W, 3].
         """
-        facts = shard_index.facts_of({**sample.meta, "key": sample.key})
+        facts = Facts.of_sample({**sample.meta, "key": sample.key})
         if facts is None:
             return None
         if self.reverse:
@@ -122,7 +122,7 @@ def _captions_backwards(sample: Sample) -> Sequence[str]:
     if sample.meta.get("kind") == NO_CHANGE:
         captions: Sequence[str] = sample.meta["captions"]
         return captions
-    facts = shard_index.facts_of({**sample.meta, "key": sample.key})
+    facts = Facts.of_sample({**sample.meta, "key": sample.key})
     return () if facts is None else facts.reversed_captions
 
 

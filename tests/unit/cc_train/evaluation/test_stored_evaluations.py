@@ -17,9 +17,9 @@ from cc_prep.errors import UserError
 from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
 from cc_train.evaluation import evaluation, score_captioner
 from cc_train.evaluation.captions import coco, metrics
-from cc_train.evaluation.fact_scores import Share
-from cc_train.evaluation.faithfulness import Faithfulness
 from cc_train.evaluation.masks.segmentation import MaskScores
+from cc_train.evaluation.rendered.fact_scores import Share
+from cc_train.evaluation.rendered.faithfulness import Faithfulness
 from tests.commands import Done, cc_train, zoo
 
 RED, BLUE = (Looks(name, "cube", "metal", "small", (0.5, 0.5)) for name in ("red", "blue"))
