@@ -19,12 +19,9 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cc_prep.errors import UserError
-
-if TYPE_CHECKING:
-    import click
 
 
 @dataclass(frozen=True)
@@ -52,11 +49,9 @@ class System:
 
 
 _SYSTEMS: dict[str, System] = {}
-# Further commands: module and attribute. The module is imported for `cc-train --help`, so it
-# imports nothing large itself.
-_COMMANDS = {
-    "import-procap": "cc_train.systems.procap.commands:import_procap",
-    "import-scorer": "cc_train.systems.scorer.commands:import_scorer",
+_IMPORTERS = {
+    "procap": "cc_train.systems.procap.import_checkpoint",
+    "scorer": "cc_train.systems.scorer.import_checkpoint",
 }
 
 
@@ -78,16 +73,9 @@ def get(name: str) -> System:
     return _SYSTEMS[name]
 
 
-def commands() -> list[str]:
-    """Names of the further commands of systems."""
-    return list(_COMMANDS)
-
-
-def command(name: str) -> click.Command:
-    """The further command of this name. Imports the system's module of commands."""
-    module, _, attribute = _COMMANDS[name].partition(":")
-    loaded: click.Command = getattr(importlib.import_module(module), attribute)
-    return loaded
+def importer(code: str) -> ModuleType:
+    """The module whose `make_run` makes a run of a checkpoint of a published code."""
+    return importlib.import_module(_IMPORTERS[code])
 
 
 def dry_run(name: str, settings: Any) -> str:

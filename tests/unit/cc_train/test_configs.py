@@ -16,7 +16,8 @@ from rich.console import Console
 from cc_prep import manifest, settings
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
-from cc_train import cli, configs, options, systems
+from cc_train import configs, systems
+from cc_train.cli import cli, options, train
 from cc_train.systems.chain import recipe as chain
 from cc_train.systems.clip4idc import recipe as clip4idc
 from cc_train.systems.pair import recipe as pair
@@ -263,7 +264,7 @@ def test_a_manifest_without_a_section_says_so(tmp_path: Path) -> None:
 
 def test_recipes_are_named_where_a_name_is_unknown() -> None:
     """Keeps away: a list of known names, and a help, without the recipes of the package."""
-    assert ", ".join(configs.recipes()) == cli.RECIPES
+    assert ", ".join(configs.recipes()) == train.RECIPES
     with pytest.raises(UserError, match=r"Known: .*whu_cdc, clip4idc-mini, .*, or a YAML file"):
         configs.load(vqgan.Settings, "vqgan", "nosuch", [], QUIET)
     with pytest.raises(UserError, match='Did you mean "vqgan-mini"'):
@@ -279,8 +280,8 @@ def test_a_gpu_has_both_names(name: str, device: str) -> None:
 
 def test_every_help_says_that_shards_are_several_patterns() -> None:
     """Keeps away: `--shards` that takes several patterns and does not say so."""
-    for name in cli.cli.list_commands(click.Context(cli.cli)):
-        command = cli.cli.get_command(click.Context(cli.cli), name)
+    for name in cli.list_commands(click.Context(cli)):
+        command = cli.get_command(click.Context(cli), name)
         assert command is not None
         for option in command.params:
             if isinstance(option, click.Option) and option.metavar == "SHARDS":
