@@ -213,13 +213,14 @@ def _row(caption: Caption) -> dict[str, Any]:
 )
 @device_option
 def imagine(**options: Any) -> None:
-    """Draws the frames that the captioner RUN imagines between BEFORE and AFTER.
+    """Draws the frames that RUN imagines between two images.
 
-    From left to right: the image before; the same image decoded from its tokens, which is the best
-    that the VQGAN can draw; the imagined frames, decoded from the states of the procedure queries
-    by stage 1's head and the VQGAN; the image after, decoded from its tokens; the image after.
-    Stage 2 continues to train the encoder, so its frames can differ from those of stage 1: --stage1
-    adds a row with the latter, for the same images and RUN's sentence.
+    RUN is a captioner of stage 2. From left to right: the image before; the same image decoded from
+    its tokens, which is the best that the VQGAN can draw; the imagined frames, decoded from the
+    states of the procedure queries by stage 1's head and the VQGAN; the image after, decoded from
+    its tokens; the image after. Stage 2 continues to train the encoder, so its frames can differ
+    from those of stage 1: --stage1 adds a row with the latter, for the same images and RUN's
+    sentence.
 
     \b
     Example:

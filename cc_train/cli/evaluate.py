@@ -359,7 +359,7 @@ def _print(scores: Evaluation, path: Path, as_json: bool) -> None:
 @click.option("--latex", is_flag=True, help="Print LaTeX tables (package booktabs).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def compare(**options: Any) -> None:
-    """Prints the scores of several runs, or folders of evaluate, side by side.
+    """Prints the scores of runs and evaluations side by side.
 
     Scores with different signatures are refused. For runs that were scored on the same pairs as the
     first one, the gain in CIDEr over the first is printed, with an interval; for rendered pairs
@@ -394,7 +394,9 @@ def compare(**options: Any) -> None:
     "NAME.evaluation for a captioner of the package or the hub.",
 )
 def report(run: str, out: str | None, shards: tuple[str, ...], evaluation: str | None) -> None:
-    """Writes an HTML page about a run: curves, reconstructions, captions beside their references.
+    """Writes an HTML page about a run.
+
+    It shows curves, reconstructions, and captions beside their references.
 
     \b
     Example:
@@ -478,11 +480,12 @@ def report(run: str, out: str | None, shards: tuple[str, ...], evaluation: str |
 @words_option
 @json_scores_option
 def baseline(**options: Any) -> None:
-    """Asks a multi-modal LLM what changed, without any training, and scores its answers.
+    """Asks a multi-modal LLM what changed, and scores that.
 
-    The model is a local folder (transformers, extra [mllm]), or a model of an OpenAI-compatible
-    server; it gets both images of every pair. The question depends on the data set. OUT gets the
-    files of `cc-train evaluate`, so `cc-train compare` shows them beside trained captioners.
+    Nothing is trained. The model is a local folder (transformers, extra [mllm]), or a model of an
+    OpenAI-compatible server; it gets both images of every pair. The question depends on the data
+    set. OUT gets the files of `cc-train evaluate`, so `cc-train compare` shows them beside trained
+    captioners.
 
     Answers are stored as they arrive. The same command resumes a run that was killed, and does not
     ask again what was answered.

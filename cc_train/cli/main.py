@@ -50,15 +50,13 @@ class _Commands(click.Group):
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         trained = [train.command(systems.get(name)) for name in systems.names()]
-        sections = {"Train": trained, **SECTIONS}
-        widest = max(len(str(one.name)) for commands in sections.values() for one in commands)
-        for title, commands in sections.items():
+        widest = max(map(len, self.list_commands(context)))
+        for title, commands in {"Train": trained, **SECTIONS}.items():
             with formatter.section(title):
                 limit = formatter.width - 6 - widest
-                rows = [
-                    (str(one.name).ljust(widest), one.get_short_help_str(limit)) for one in commands
-                ]
-                formatter.write_dl(rows)
+                formatter.write_dl(
+                    [(str(c.name).ljust(widest), c.get_short_help_str(limit)) for c in commands]
+                )
 
 
 @click.group(

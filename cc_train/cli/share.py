@@ -46,14 +46,14 @@ def export(
     repo_id: str | None,
     private: bool,
 ) -> None:
-    """Exports RUN's best network as float16 safetensors, with a card that states its quality.
+    """Exports RUN's best network, with a card of its quality.
 
-    A captioner becomes the folder DIR, which is used like a run; without --shards its card has the
-    scores of an earlier `cc-train evaluate RUN`. Other networks become DIR.safetensors and DIR.md.
-    SHARDS must hold samples that the training did not see: training shards for a captioner,
-    sequence shards for the others. For a run of stage2, --by-name makes a smaller folder: frozen
-    networks that the package has, or fetches, are named and not copied. --push needs the extra
-    [hub] and a login (`hf auth login`).
+    The weights become float16 safetensors. A captioner becomes the folder DIR, which is used like a
+    run; without --shards its card has the scores of an earlier `cc-train evaluate RUN`. Other
+    networks become DIR.safetensors and DIR.md. SHARDS must hold samples that the training did not
+    see: training shards for a captioner, sequence shards for the others. For a run of stage2,
+    --by-name makes a smaller folder: frozen networks that the package has, or fetches, are named
+    and not copied. --push needs the extra [hub] and a login (`hf auth login`).
 
     \b
     Examples:
@@ -99,9 +99,10 @@ def export(
 )
 @click.option("--config", metavar="FILE", help="taming-transformers' YAML of its VQGAN.")
 def import_procap(**options: Any) -> None:
-    """Makes a run of a published checkpoint of ProCap: dalle.pt or model.chkpt.
+    """Makes a run of a published checkpoint of ProCap.
 
-    Only tensors are read; nothing in the file is executed. Tensors that are not used are named.
+    FILE is dalle.pt or model.chkpt. Only tensors are read; nothing in the file is executed. Tensors
+    that are not used are named.
 
     \b
     Example:
