@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from cc_prep.errors import UserError
 
@@ -57,6 +58,8 @@ def _over(default: Any, value: Any) -> Any:
 S = TypeVar("S", bound=Section)
 MAX_CHARACTERS = 1_000_000  # of a YAML file
 MAX_VALUES = 100_000
+MAX_DEPTH = 8  # of sections
+SOURCE = "source"  # a field that no user sets
 VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
 # Of reading a text; ValueError is one such as 2026-99-99, which looks like a date.
 YAML_ERRORS = (yaml.YAMLError, RecursionError, ValueError)
@@ -169,12 +172,29 @@ def _reason(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def build(model: type[S], values: dict[str, Any], source: str, help: str) -> S:
-    """The section that `values` describe. Raises UserError naming source, key and remedy."""
+def build(
+    model: type[S],
+    values: dict[str, Any],
+    source: str,
+    help: str,
+    overrides: Sequence[str] = (),
+) -> S:
+    """The section that values describe.
+
+    Args:
+        values: By key, nested; the overrides are in them.
+        source: What the values are of, for messages.
+        help: The page that explains the keys.
+        overrides: The `dotted.key=value` of `--set`, to which a message refers where it is of one
+            of them.
+
+    Raises:
+        UserError: A key is unknown or missing, or a value is wrong; it names source, key, remedy.
+    """
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise _explained(model, source, error, help) from None
+        raise _explained(model, source, error, help, overrides) from None
 
 
 def _expand(value: Any, source: str, left: Iterator[int]) -> Any:
@@ -204,31 +224,90 @@ def begins_with_environment(text: object) -> bool:
     return match is not None and bool(os.environ.get(match["name"]))
 
 
-def _section(annotation: Any) -> type[Section]:
-    """The section of a field that has one, or one or None."""
-    kinds = (annotation, *get_args(annotation))
-    return next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section))
-
-
-def _explained(model: type[Section], source: str, error: ValidationError, help: str) -> UserError:
+def _explained(
+    model: type[Section],
+    source: str,
+    error: ValidationError,
+    help: str,
+    overrides: Sequence[str],
+) -> UserError:
     """The first mistake of a ValidationError in words."""
     first = error.errors()[0]
-    place = [str(part) for part in first["loc"]]
-    key = ".".join(place) or "(the whole file)"
+    key = ".".join(map(str, first["loc"]))
+    where = f"{source}: {key or '(the whole file)'}"
+    for assignment in overrides:
+        name = assignment.partition("=")[0]
+        if f"{name}.".startswith(f"{key}.") or f"{key}.".startswith(f"{name}."):
+            if first["type"] == "extra_forbidden":
+                key = max(key, name, key=len)
+            where = f"--set {key}"
     if first["type"] == "extra_forbidden":
-        section = model
-        for part in place[:-1]:
-            section = _section(section.model_fields[part].annotation)
-        known = [name for name in section.model_fields if name != "source"]
-        near = difflib.get_close_matches(place[-1], known, 1)
-        remedy = f'Did you mean "{near[0]}"?' if near else f"Known here: {', '.join(known)}"
-        return UserError(f"{source}: {key}: unknown key", remedy)
+        near = nearest(model, key)
+        if near is not None:
+            return UserError(f"{where}: unknown key", f'Did you mean "{near}"?')
+        known = keys(_section_of(model, key.split(".")[:-1]), depth=1)
+        return UserError(f"{where}: unknown key", f"Known here: {', '.join(known)}")
     if first["type"] == "missing":
-        return UserError(f"{source}: {key}: missing", f"Add it; see {help}")
+        return UserError(f"{where}: missing", f"Add it; see {help}")
     rule = first.get("ctx", {}).get("error")
     if isinstance(rule, Conflict):
-        return UserError(f"{source}: {f'{key}: ' if place else ''}{rule}", rule.remedy)
+        return UserError(f"{where if key else source}: {rule}", rule.remedy)
     message = first["msg"].removeprefix("Value error, ")
     # Of keys that contradict each other the input is their whole section.
     given = "" if isinstance(first["input"], (dict, Section)) else f", not {first['input']!r}"
-    return UserError(f"{source}: {key}: {message[0].lower()}{message[1:]}{given}", f"See {help}")
+    return UserError(f"{where}: {message[0].lower()}{message[1:]}{given}", f"See {help}")
+
+
+def _section_of(model: type[Section], path: Sequence[str]) -> type[Section]:
+    """The section at the end of a path of keys, or the last one on the way."""
+    for part in path:
+        inner = None if part not in model.model_fields else section(model.model_fields[part])
+        if inner is None:
+            break
+        model = inner
+    return model
+
+
+def section(field: FieldInfo) -> type[Section] | None:
+    """The section of a field that has one, or one or None; None for another field."""
+    for kind in (field.annotation, *get_args(field.annotation)):
+        if isinstance(kind, type) and issubclass(kind, Section):
+            return kind
+    return None
+
+
+def keys(model: type[Section], depth: int = MAX_DEPTH) -> list[str]:
+    """The dotted keys of a section and of those within it.
+
+    Args:
+        depth: How many levels of sections are looked into.
+    """
+    names = []
+    for name, field in model.model_fields.items():
+        inner = section(field)
+        if name != SOURCE:
+            names.append(name)
+        if inner is not None and depth > 1:
+            names += [f"{name}.{key}" for key in keys(inner, depth - 1)]
+    return names
+
+
+def nearest(model: type[Section], key: str) -> str | None:
+    """The dotted key that may be meant by one that is unknown; None where none is like it.
+
+    It is one of the same section with like letters or these initials (`lr`: `learning_rate`), or
+    else one of another section with this name or these initials.
+    """
+    known = [one.rpartition(".") for one in keys(model)]
+    parent, _, last = key.rpartition(".")
+    if parent not in (parents := {one for one, _, _ in known}):
+        parent = next(iter(difflib.get_close_matches(parent, parents, 1)), parent)
+    names = [name for one, _, name in known if one == parent]
+    meant = [(parent, name) for name in difflib.get_close_matches(last, names, 1)]
+    short = [(one, name) for one, _, name in known if last in (name, _initials(name))]
+    meant += sorted(short, key=lambda found: (found[0] != parent, found[1] != last))
+    return ".".join(filter(None, meant[0])) if meant else None
+
+
+def _initials(name: str) -> str:
+    return "".join(word[:1] for word in name.split("_"))

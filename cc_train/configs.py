@@ -32,7 +32,7 @@ def load(
     _prefer_absolute(values, [])
     settings.override(values, overrides)
     _prefer_absolute(values, overrides)
-    return settings.build(model, values, source, HELP)
+    return settings.build(model, values, source, HELP, overrides)
 
 
 def _prefer_absolute(values: dict[str, Any], overrides: Sequence[str]) -> None:

@@ -189,7 +189,7 @@ def _generation(overrides: Sequence[str]) -> local.Generation:
     """The decoding parameters of a local model. Raises UserError."""
     values: dict[str, Any] = {}
     settings.override(values, overrides)
-    return settings.build(local.Generation, values, "--set", "docs/baseline.md")
+    return settings.build(local.Generation, values, "--set", "docs/baseline.md", overrides)
 
 
 def _require_same(out: Path, record: dict[str, Any]) -> None:

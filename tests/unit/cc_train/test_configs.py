@@ -287,3 +287,23 @@ def test_every_help_says_that_shards_are_several_patterns() -> None:
             if isinstance(option, click.Option) and option.metavar == "SHARDS":
                 assert option.multiple, name
                 assert options.SHARDS in (option.help or ""), (name, option.name)
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("loop.learnig_rate", "loop.learning_rate"),
+        ("loop.lr", "loop.learning_rate"),
+        ("lop.lr", "loop.learning_rate"),
+        ("learning_rate", "loop.learning_rate"),
+        ("lr", "loop.learning_rate"),
+        ("encodr.width", "encoder.width"),
+    ],
+)
+def test_the_key_that_is_meant(key: str, meant: str, tmp_path: Path) -> None:
+    """Keeps away: a list of thirty keys for somebody who only forgot the section."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("loop: {batch_size: 3}")
+    expected = f'^--set {key}: unknown key. Did you mean "{meant}"'
+    with pytest.raises(UserError, match=expected):
+        configs.load(pair.Settings, "pair", str(file), ["loop.steps=2", f"{key}=1"], QUIET)

@@ -90,7 +90,7 @@ def test_an_unknown_key_of_every_section(name: str) -> None:
     keys = ["", *sections(model)]
     assert name not in ("stage2", "scorer", "clip4idc") or "facts." in keys
     for key in keys:
-        with pytest.raises(UserError, match=f"{key}typo: unknown key"):
+        with pytest.raises(UserError, match=f"--set {key}typo: unknown key"):
             configs.load(model, name, None, [f"{key}typo=1"], Console(quiet=True))
 
 
