@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
+import inspect
 import os
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar, get_args
+from itertools import pairwise
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -18,8 +23,9 @@ from cc_prep.errors import UserError
 class Section(BaseModel):
     """A part of the settings: unknown keys are errors, values never change after reading.
 
-    Keys that a section within this one leaves out have the values of this section's default for it,
-    which need not be those of its class.
+    The text below a field is its meaning, which `commented` shows. Keys that a section within this
+    one leaves out have the values of this section's default for it, which need not be those of its
+    class.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -60,6 +66,16 @@ MAX_CHARACTERS = 1_000_000  # of a YAML file
 MAX_VALUES = 100_000
 MAX_DEPTH = 8  # of sections
 SOURCE = "source"  # a field that no user sets
+LINE = 100  # characters of a commented line
+BOUNDS = {
+    "gt": ">",
+    "ge": "≥",
+    "lt": "<",
+    "le": "≤",
+    "multiple_of": "multiple of",
+    "min_length": "at least so many:",
+}
+KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
 # Of reading a text; ValueError is one such as 2026-99-99, which looks like a date.
 YAML_ERRORS = (yaml.YAMLError, RecursionError, ValueError)
@@ -307,6 +323,72 @@ def nearest(model: type[Section], key: str) -> str | None:
     short = [(one, name) for one, _, name in known if last in (name, _initials(name))]
     meant += sorted(short, key=lambda found: (found[0] != parent, found[1] != last))
     return ".".join(filter(None, meant[0])) if meant else None
+
+
+def commented(values: Section) -> str:
+    """Settings as YAML with the meaning and the range of each above it, which `parse` reads."""
+    return "\n".join(_commented(values, "")) + "\n"
+
+
+def _commented(values: Section, indent: str) -> Iterator[str]:
+    meanings = meanings_of(type(values))
+    for name, field in type(values).model_fields.items():
+        value, inner = getattr(values, name), section(field)
+        meaning = meanings.get(name, "")
+        range = "null or these keys" if inner else _range(field.annotation, field.metadata)
+        if isinstance(value, Section):
+            yield from _comment(meaning, indent)
+            yield f"{indent}{name}:"
+            yield from _commented(value, f"{indent}  ")
+            continue
+        yield from _comment(f"{meaning} ({range})", indent)
+        plain = values.model_dump(mode="json", include={name})[name]
+        text = yaml.safe_dump(plain, default_flow_style=True, width=MAX_CHARACTERS)
+        written = text.strip().removesuffix("\n...")  # which ends what is no list
+        yield f"{indent}{name}: {written}"
+        if inner is not None:
+            yield from (f"{indent}#   {line}" for line in _commented(inner(), ""))
+
+
+def meanings_of(kind: type[Section]) -> dict[str, str]:
+    """The text below each field, by its name, in the source of a section or of what it extends."""
+    meanings = {}
+    for one in reversed(kind.__mro__[: kind.__mro__.index(Section)]):
+        [definition] = ast.parse(textwrap.dedent(inspect.getsource(one))).body
+        assert isinstance(definition, ast.ClassDef)
+        for field, text in pairwise(definition.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                meaning = ast.literal_eval(text.value)
+                meanings[ast.unparse(field.target)] = " ".join(meaning.split())
+    return meanings
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    mark = f"{indent}# "
+    return textwrap.wrap(text, LINE, initial_indent=mark, subsequent_indent=mark)
+
+
+def _range(kind: Any, rules: Sequence[Any] = ()) -> str:
+    """The values that an annotation and the rules of its field allow, in words."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _range(args[0], [one for rule in args[1:] for one in rule.metadata])
+    if origin is Literal:
+        return " or ".join(map(str, args))
+    bounds = [
+        f"{sign} {value}"
+        for rule in rules
+        for attribute, sign in BOUNDS.items()
+        if (value := getattr(rule, attribute, None)) is not None
+    ]
+    if origin is tuple:
+        items = [_range(one) for one in args if one is not Ellipsis]
+        words = f"list of: {items[0]}" if Ellipsis in args else f"[{'; '.join(items)}]"
+    elif args:
+        return " or ".join("null" if one is NoneType else _range(one, rules) for one in args)
+    else:
+        words = KINDS[kind]
+    return " ".join([words, ", ".join(bounds)]).strip()
 
 
 def _initials(name: str) -> str:

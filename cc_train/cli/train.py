@@ -20,11 +20,10 @@ OPTIONS: list[click.Parameter] = [
     click.Option(
         ["--shards"],
         multiple=True,
-        required=True,
         metavar="SHARDS",
-        help=f"Shards to train on: {SHARDS}.",
+        help=f"Shards to train on: {SHARDS}.  [required]",
     ),
-    click.Option(["--out", "run"], required=True, metavar="RUN", help="The run's folder."),
+    click.Option(["--out", "run"], metavar="RUN", help="The run's folder.  [required]"),
     click.Option(
         ["--config"],
         metavar="NAME|FILE",
@@ -57,6 +56,12 @@ VALID = click.Option(
     "(validation_split.share and validation_split.scenes).",
 )
 
+SETTINGS = click.Option(
+    ["--settings", "show_settings"],
+    is_flag=True,
+    help="Print every setting with its value, meaning and range, and stop. The output is YAML that "
+    "--config takes.",
+)
 DRY_RUN = click.Option(
     ["--dry-run"],
     is_flag=True,
@@ -66,7 +71,8 @@ DRY_RUN = click.Option(
 
 def command(system: System) -> click.Command:
     """The command that trains a system."""
-    options = [*OPTIONS, *([VALID] if system.valid else []), *([DRY_RUN] if system.dry_run else [])]
+    options = [*OPTIONS, *([VALID] if system.valid else []), SETTINGS]
+    options += [DRY_RUN] if system.dry_run else []
     return click.Command(
         system.name,
         params=options,
@@ -79,33 +85,47 @@ def train(
     system: System,
     *,
     shards: tuple[str, ...],
-    run: str,
+    run: str | None,
     config: str | None,
     init: str | None,
     steps: int | None,
     overrides: Sequence[str],
     resume: str,
+    show_settings: bool,
     valid: tuple[str, ...] = (),
     dry_run: bool = False,
 ) -> None:
-    """Trains a system and prints the last validation. Raises UserError and JobFailed."""
+    """Trains a system and prints the last validation, or prints its settings or the memory.
+
+    Raises:
+        UserError: Settings, shards or folder are wrong.
+        JobFailed: The training failed.
+    """
+    from cc_prep import settings as settings_files
     from cc_prep.console import on_stderr
     from cc_prep.storage import outputs
     from cc_train import configs, start
     from cc_train.training.task import Request
 
+    if not (show_settings or dry_run):
+        for name, given in (("--shards", shards), ("--out", run)):
+            if not given:
+                raise click.MissingParameter(param_hint=f"'{name}'", param_type="option")
+        outputs.check_folder(str(run))
     console = on_stderr()
-    if not dry_run:
-        outputs.check_folder(run)
     if steps is not None:
         overrides = [*overrides, f"loop.steps={steps}"]
     model = systems.recipe(system.name).Settings
     settings = configs.load(model, system.name, config, overrides, console)
+    if show_settings:
+        echo(f"# Edit this file, and give it to `cc-train {system.name} --config`.\n")
+        echo(settings_files.commented(settings).rstrip("\n"))
+        return
     if dry_run:
         echo(systems.dry_run(system.name, settings).rstrip("\n"))
         return
     start_from = None if init is None else _start(init)
-    request = Request(shards, valid, Path(run), start_from, resume, console, init_name=init)
+    request = Request(shards, valid, Path(str(run)), start_from, resume, console, init_name=init)
     figures = start.train(system.name, settings, request)
     if not console.quiet:  # another rank says it
         echo(f"{run}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))

@@ -98,7 +98,7 @@ register(
         It compares the two images explicitly. On rendered data it also learns what the renderer
         knows: type of change, looks and places. The shards are built with
         --set features.backbone=efficientnet-lite0-x2. --init takes another run, or captioner-mini.
-        docs/pair.md lists the settings.
+        More: docs/pair.md.
 
         \b
         Example:
@@ -116,7 +116,7 @@ register(
         shards hold masks, and features of a frozen backbone (--set
         features.backbone=efficientnet-lite0-x2); from pairs without a mask it learns the captions
         alone. --init takes another run, or one of cc-train pair, such as captioner-mini, for the
-        encoder and the decoder. docs/chain.md lists the settings.
+        encoder and the decoder. More: docs/chain.md.
 
         \b
         Example:
@@ -135,7 +135,7 @@ register(
         A contrastive loss between pairs teaches it to tell changes from differences between two
         views of a scene. The changed and the unchanged pair of a scene are trained on together. The
         shards are built with --set features.backbone=efficientnet-lite0, or resnet101 as published.
-        --init takes another run. docs/scorer.md lists the settings.
+        --init takes another run. More: docs/scorer.md.
 
         \b
         Example:
@@ -153,8 +153,8 @@ register(
 
         It learns to reconstruct the masked tokens of the frames, to tell whether caption and frames
         belong together, and whether the frames are in order. --init takes CLIP's weights
-        (ViT-B-32.pt): the encoder starts from their first blocks. docs/procap.md lists the
-        settings. Several GPUs: torchrun --nproc-per-node N -m cc_train stage1 …
+        (ViT-B-32.pt): the encoder starts from their first blocks. More: docs/procap.md. Several
+        GPUs: torchrun --nproc-per-node N -m cc_train stage1 …
 
         \b
         Example:
@@ -172,8 +172,7 @@ register(
         """Trains ProCap's captioner: procedure queries and a decoder.
 
         --init takes the folder of a stage-1 run; without it the encoder starts from random weights.
-        The best checkpoint is the one with the highest CIDEr in validation. docs/procap.md lists
-        the settings.
+        The best checkpoint is the one with the highest CIDEr in validation. More: docs/procap.md.
 
         \b
         Example:
@@ -193,7 +192,7 @@ register(
         adapters. As in DAVIR, attention is drawn to the places where `cc-prep changes` found a
         change, and the prompt names what `cc-prep entities` found. --init takes a pair captioner,
         such as captioner-mini, for a language model that reads features. docs/mllm.md lists
-        families and settings.
+        families.
 
         \b
         Example:
@@ -212,7 +211,7 @@ register(
 
         The loss is L1, a perceptual distance and a patch discriminator. RUN gets checkpoints, a log
         as JSON lines and for TensorBoard, and pictures of reconstructions. --init takes a file of
-        VQGAN weights. docs/training.md lists the settings and their defaults.
+        VQGAN weights. More: docs/training.md.
 
         \b
         Example:
@@ -230,8 +229,7 @@ register(
         """Trains a CLIP4IDC on the captions of sequence shards.
 
         It starts from random weights, or with --init from CLIP's or CLIP4IDC's weights. Validation
-        computes R@1, R@5 and R@10 in both directions on held-out pairs. docs/training.md lists the
-        settings and their defaults.
+        computes R@1, R@5 and R@10 in both directions on held-out pairs. More: docs/training.md.
 
         \b
         Example:

@@ -36,17 +36,17 @@ __all__ = ["Settings", "card", "compact", "prepare"]
 
 
 class Settings(Section):
-    """All settings of `cc-train clip4idc`. clip_lr_scale: see Clip4idcObjective; --init only.
-
-    facts: weights of the losses of a renderer's knowledge, see `known_facts`; null learns captions
-    alone, as in the paper. Pairs without facts do not count; if no pair has any, the setting is
-    refused.
-    """
+    """All settings of `cc-train clip4idc`."""
 
     network: Network = Network()
+    """Sizes of the network, without --init."""
     data: Data = Data()
+    """The training data."""
     clip_lr_scale: float = Field(1e-3, gt=0)
+    """With --init: the learning rate of what plain CLIP has, in units of the others'."""
     facts: FactLosses | None = None
+    """Weights of the losses of a renderer's knowledge; null learns captions alone, as in the paper.
+    Shards without any facts are refused."""
     loop: Loop = Loop(
         steps=2000,
         batch_size=64,
@@ -56,6 +56,7 @@ class Settings(Section):
         warmup_steps=200,
         precision="bfloat16",
     )
+    """The training loop."""
 
 
 def prepare(settings: Settings, request: Request) -> Task:

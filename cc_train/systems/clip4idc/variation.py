@@ -18,22 +18,22 @@ from cc_train.systems.clip4idc import known_facts
 
 
 class Data(Section):
-    """The training data: the ends of each sequence with one of its captions, drawn in every step.
-
-    mirror: half of the pairs are mirrored, and left and right are exchanged in their captions, see
-    `exchange_sides`.
-    reverse: reverses half of the pairs that did not change, or that have captions for it.
-    shift: both images are moved together by up to so many px. blur: largest standard deviation of a
-    blur in px. no_change: share of the unchanged pairs to train on.
-    """
+    """The training data: the ends of each sequence with one of its captions, drawn each time."""
 
     mirror: bool = False
+    """Mirror half of the pairs, and exchange left and right in their captions; English only."""
     reverse: bool = False
+    """Reverse half of the pairs that did not change, or that have captions of the reverse order."""
     shift: int = Field(0, ge=0)
+    """Move both images together by up to so many px."""
     blur: float = Field(0.0, ge=0)
+    """The largest standard deviation of a blur, in px."""
     no_change: float = Field(1.0, ge=0, le=1)
+    """The share of the unchanged pairs to train on."""
     held_out: float = Field(0.05, gt=0, lt=1)
+    """The share of the pairs that is held out for validation."""
     validation_pairs: int = Field(500, ge=2)
+    """The largest number of pairs to validate on."""
 
 
 @dataclass(frozen=True)
