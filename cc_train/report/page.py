@@ -138,7 +138,9 @@ def write(
 
 
 def _of_other_weights(folder: Path, scores: Mapping[str, Any] | None) -> list[str]:
-    """A note for scores of other weights than the best ones of a run; older scores name none."""
+    """A note for scores of other weights than the best ones of a run; those of predictions in files
+    name none.
+    """
     digest = (scores or {}).get("weights")
     if digest is None:
         return []
@@ -309,8 +311,8 @@ def _example(row: Mapping[str, Any], images: Mapping[str, shard_index.Entry]) ->
 
 def _judged(row: Mapping[str, Any]) -> dict[str, Any]:
     truth, caption = evaluation_files.facts_of(row.get("facts")), str(row["caption"])
-    if truth is None:  # of another version: only whether the caption is right is known
-        return {"exact": bool(row["exact"])} if row.get("facts") else {}
+    if truth is None:
+        return {}
     return {
         "exact": bool(row["exact"]),
         "words": tuple(facts.words(caption, truth)),

@@ -139,13 +139,12 @@ def write_keys(folder: Path, keys: Sequence[str], anew: bool) -> None:
 def scored_instead(folder: Path, step: int, scores: Mapping[str, Any]) -> str | None:
     """What scores are of, in words, where it is not the best checkpoint of a run.
 
-    step: of that checkpoint. scores: the content of scores.json; where it has no digest of the
-    weights, as that of older code, the step alone is compared.
+    step: of that checkpoint. scores: the content of scores.json.
     """
-    scored, digest = scores.get("step"), scores.get("weights")
+    scored = scores.get("step")  # those of predictions in files have none
     if scored != step:
         return "no known step" if scored is None else f"step {scored:,}"
-    if digest is not None and digest != sha256(best_model(folder)[0]):
+    if scores.get("weights") != sha256(best_model(folder)[0]):
         return f"other weights of step {step:,}"
     return None
 
@@ -153,7 +152,7 @@ def scored_instead(folder: Path, step: int, scores: Mapping[str, Any]) -> str | 
 def trained_on(folder: Path, keys: Collection[str]) -> int:
     """How many of these samples the run in a folder was trained on; 0 where it does not say.
 
-    An exported folder, and a run from before its keys were kept, do not say it.
+    An exported folder does not say it.
     """
     try:
         content = storage.read_bytes(str(folder / KEYS))

@@ -240,8 +240,6 @@ def _check_earlier_scores(stored: Run) -> None:
         return
     model_card.measured(earlier)  # raises for what is damaged
     scores = storage.read_json(str(earlier / evaluation.SCORES))
-    if not step and scores.get("weights") is None:
-        return  # older scores of an exported network do not say of which one they are
     scored = run_folder.scored_instead(stored.folder, step, scores)
     if scored is not None:
         raise UserError(

@@ -51,7 +51,7 @@ class Row:
     sources, marks, details: for published scores, by group: where they are printed, what the table
         shows besides them (see MARKS), and all that is known of them as JSON.
     masks: which masks were scored, in words; empty where there are none.
-    signature: None for published scores, and for evaluations from before there were signatures.
+    signature: None for published scores.
     members: the runs of one system whose mean this row is. spread: their standard deviation by
         group and measure.
     """
@@ -103,7 +103,6 @@ def read(path: str) -> Row:
         if group in groups:
             groups[group] = {**shares, **groups[group]}
     groups[evaluation.TOTAL] |= _of_masks(scores)
-    line = scores.get("signature")
     folder = file.parent if file.parent.name != run_folder.EVALUATION else file.parent.parent
     folder = Path(os.path.abspath(folder))
     name = folder.name.removesuffix(".evaluation")
@@ -113,10 +112,10 @@ def read(path: str) -> Row:
         groups=groups,
         pairs={str(group): int(values["pairs"]) for group, values in scores["groups"].items()},
         items=items,
-        conventions=str(scores.get("conventions", "")),
+        conventions=scores["conventions"],
         folder=folder.parts,
         exact=exact,
-        signature=None if line is None else signature.parse(line),
+        signature=signature.parse(scores["signature"]),
         masks=_masks(scores),
     )
 
