@@ -386,7 +386,9 @@ def build(
     if root is not None:
         values["root"] = root
     values.setdefault("name", Path(source).stem)
-    return settings.build(Manifest, {**values, "source": source}, source, "manifests/README.md")
+    return settings.build(
+        Manifest, {**values, "source": source}, source, "manifests/README.md", overrides
+    )
 
 
 def _from_current_folder(path: str, folder: str) -> str:

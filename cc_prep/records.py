@@ -6,12 +6,14 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import BaseModel, Field
 
+from cc_prep.errors import UserError
 from cc_prep.redaction import without_credentials
 
 CHANGE = "change"
@@ -100,6 +102,14 @@ class Facts:
     objects_before: tuple[Looks, ...] = ()
     objects_after: tuple[Looks, ...] = ()
     reversed_captions: tuple[str, ...] = ()
+
+    @classmethod
+    def of_sample(cls, meta: Mapping[str, Any]) -> Facts | None:
+        """The facts in a sample's JSON, if there are any. Raises UserError for another form."""
+        try:
+            return None if meta.get("facts") is None else cls.from_json(meta["facts"])
+        except ValueError as error:
+            raise UserError(f"{meta.get('key')}: {error}", "Rebuild these shards") from None
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Facts:

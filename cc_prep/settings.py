@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
+import inspect
 import os
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeVar, get_args
+from itertools import pairwise
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from cc_prep.errors import UserError
 
@@ -17,8 +23,9 @@ from cc_prep.errors import UserError
 class Section(BaseModel):
     """A part of the settings: unknown keys are errors, values never change after reading.
 
-    Keys that a section within this one leaves out have the values of this section's default for it,
-    which need not be those of its class.
+    The text below a field is its meaning, which `commented` shows. Keys that a section within this
+    one leaves out have the values of this section's default for it, which need not be those of its
+    class.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -57,6 +64,18 @@ def _over(default: Any, value: Any) -> Any:
 S = TypeVar("S", bound=Section)
 MAX_CHARACTERS = 1_000_000  # of a YAML file
 MAX_VALUES = 100_000
+MAX_DEPTH = 8  # of sections
+SOURCE = "source"  # a field that no user sets
+LINE = 100  # characters of a commented line
+BOUNDS = {
+    "gt": ">",
+    "ge": "≥",
+    "lt": "<",
+    "le": "≤",
+    "multiple_of": "multiple of",
+    "min_length": "at least so many:",
+}
+KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
 # Of reading a text; ValueError is one such as 2026-99-99, which looks like a date.
 YAML_ERRORS = (yaml.YAMLError, RecursionError, ValueError)
@@ -169,12 +188,29 @@ def _reason(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def build(model: type[S], values: dict[str, Any], source: str, help: str) -> S:
-    """The section that `values` describe. Raises UserError naming source, key and remedy."""
+def build(
+    model: type[S],
+    values: dict[str, Any],
+    source: str,
+    help: str,
+    overrides: Sequence[str] = (),
+) -> S:
+    """The section that values describe.
+
+    Args:
+        values: By key, nested; the overrides are in them.
+        source: What the values are of, for messages.
+        help: The page that explains the keys.
+        overrides: The `dotted.key=value` of `--set`, to which a message refers where it is of one
+            of them.
+
+    Raises:
+        UserError: A key is unknown or missing, or a value is wrong; it names source, key, remedy.
+    """
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise _explained(model, source, error, help) from None
+        raise _explained(model, source, error, help, overrides) from None
 
 
 def _expand(value: Any, source: str, left: Iterator[int]) -> Any:
@@ -204,31 +240,156 @@ def begins_with_environment(text: object) -> bool:
     return match is not None and bool(os.environ.get(match["name"]))
 
 
-def _section(annotation: Any) -> type[Section]:
-    """The section of a field that has one, or one or None."""
-    kinds = (annotation, *get_args(annotation))
-    return next(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section))
-
-
-def _explained(model: type[Section], source: str, error: ValidationError, help: str) -> UserError:
+def _explained(
+    model: type[Section],
+    source: str,
+    error: ValidationError,
+    help: str,
+    overrides: Sequence[str],
+) -> UserError:
     """The first mistake of a ValidationError in words."""
     first = error.errors()[0]
-    place = [str(part) for part in first["loc"]]
-    key = ".".join(place) or "(the whole file)"
+    key = ".".join(map(str, first["loc"]))
+    where = f"{source}: {key or '(the whole file)'}"
+    for assignment in overrides:
+        name = assignment.partition("=")[0]
+        if f"{name}.".startswith(f"{key}.") or f"{key}.".startswith(f"{name}."):
+            if first["type"] == "extra_forbidden":
+                key = max(key, name, key=len)
+            where = f"--set {key}"
     if first["type"] == "extra_forbidden":
-        section = model
-        for part in place[:-1]:
-            section = _section(section.model_fields[part].annotation)
-        known = [name for name in section.model_fields if name != "source"]
-        near = difflib.get_close_matches(place[-1], known, 1)
-        remedy = f'Did you mean "{near[0]}"?' if near else f"Known here: {', '.join(known)}"
-        return UserError(f"{source}: {key}: unknown key", remedy)
+        near = nearest(model, key)
+        if near is not None:
+            return UserError(f"{where}: unknown key", f'Did you mean "{near}"?')
+        known = keys(_section_of(model, key.split(".")[:-1]), depth=1)
+        return UserError(f"{where}: unknown key", f"Known here: {', '.join(known)}")
     if first["type"] == "missing":
-        return UserError(f"{source}: {key}: missing", f"Add it; see {help}")
+        return UserError(f"{where}: missing", f"Add it; see {help}")
     rule = first.get("ctx", {}).get("error")
     if isinstance(rule, Conflict):
-        return UserError(f"{source}: {f'{key}: ' if place else ''}{rule}", rule.remedy)
+        return UserError(f"{where if key else source}: {rule}", rule.remedy)
     message = first["msg"].removeprefix("Value error, ")
     # Of keys that contradict each other the input is their whole section.
     given = "" if isinstance(first["input"], (dict, Section)) else f", not {first['input']!r}"
-    return UserError(f"{source}: {key}: {message[0].lower()}{message[1:]}{given}", f"See {help}")
+    return UserError(f"{where}: {message[0].lower()}{message[1:]}{given}", f"See {help}")
+
+
+def _section_of(model: type[Section], path: Sequence[str]) -> type[Section]:
+    """The section at the end of a path of keys, or the last one on the way."""
+    for part in path:
+        inner = None if part not in model.model_fields else section(model.model_fields[part])
+        if inner is None:
+            break
+        model = inner
+    return model
+
+
+def section(field: FieldInfo) -> type[Section] | None:
+    """The section of a field that has one, or one or None; None for another field."""
+    for kind in (field.annotation, *get_args(field.annotation)):
+        if isinstance(kind, type) and issubclass(kind, Section):
+            return kind
+    return None
+
+
+def keys(model: type[Section], depth: int = MAX_DEPTH) -> list[str]:
+    """The dotted keys of a section and of those within it.
+
+    Args:
+        depth: How many levels of sections are looked into.
+    """
+    names = []
+    for name, field in model.model_fields.items():
+        inner = section(field)
+        if name != SOURCE:
+            names.append(name)
+        if inner is not None and depth > 1:
+            names += [f"{name}.{key}" for key in keys(inner, depth - 1)]
+    return names
+
+
+def nearest(model: type[Section], key: str) -> str | None:
+    """The dotted key that may be meant by one that is unknown; None where none is like it.
+
+    It is one of the same section with like letters or these initials (`lr`: `learning_rate`), or
+    else one of another section with this name or these initials.
+    """
+    known = [one.rpartition(".") for one in keys(model)]
+    parent, _, last = key.rpartition(".")
+    if parent not in (parents := {one for one, _, _ in known}):
+        parent = next(iter(difflib.get_close_matches(parent, parents, 1)), parent)
+    names = [name for one, _, name in known if one == parent]
+    meant = [(parent, name) for name in difflib.get_close_matches(last, names, 1)]
+    short = [(one, name) for one, _, name in known if last in (name, _initials(name))]
+    meant += sorted(short, key=lambda found: (found[0] != parent, found[1] != last))
+    return ".".join(filter(None, meant[0])) if meant else None
+
+
+def commented(values: Section) -> str:
+    """Settings as YAML with the meaning and the range of each above it, which `parse` reads."""
+    return "\n".join(_commented(values, "")) + "\n"
+
+
+def _commented(values: Section, indent: str) -> Iterator[str]:
+    meanings = meanings_of(type(values))
+    for name, field in type(values).model_fields.items():
+        value, inner = getattr(values, name), section(field)
+        meaning = meanings.get(name, "")
+        range = "null or these keys" if inner else _range(field.annotation, field.metadata)
+        if isinstance(value, Section):
+            yield from _comment(meaning, indent)
+            yield f"{indent}{name}:"
+            yield from _commented(value, f"{indent}  ")
+            continue
+        yield from _comment(f"{meaning} ({range})", indent)
+        plain = values.model_dump(mode="json", include={name})[name]
+        text = yaml.safe_dump(plain, default_flow_style=True, width=MAX_CHARACTERS)
+        written = text.strip().removesuffix("\n...")  # which ends what is no list
+        yield f"{indent}{name}: {written}"
+        if inner is not None:
+            yield from (f"{indent}#   {line}" for line in _commented(inner(), ""))
+
+
+def meanings_of(kind: type[Section]) -> dict[str, str]:
+    """The text below each field, by its name, in the source of a section or of what it extends."""
+    meanings = {}
+    for one in reversed(kind.__mro__[: kind.__mro__.index(Section)]):
+        [definition] = ast.parse(textwrap.dedent(inspect.getsource(one))).body
+        assert isinstance(definition, ast.ClassDef)
+        for field, text in pairwise(definition.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                meaning = ast.literal_eval(text.value)
+                meanings[ast.unparse(field.target)] = " ".join(meaning.split())
+    return meanings
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    mark = f"{indent}# "
+    return textwrap.wrap(text, LINE, initial_indent=mark, subsequent_indent=mark)
+
+
+def _range(kind: Any, rules: Sequence[Any] = ()) -> str:
+    """The values that an annotation and the rules of its field allow, in words."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _range(args[0], [one for rule in args[1:] for one in rule.metadata])
+    if origin is Literal:
+        return " or ".join(map(str, args))
+    bounds = [
+        f"{sign} {value}"
+        for rule in rules
+        for attribute, sign in BOUNDS.items()
+        if (value := getattr(rule, attribute, None)) is not None
+    ]
+    if origin is tuple:
+        items = [_range(one) for one in args if one is not Ellipsis]
+        words = f"list of: {items[0]}" if Ellipsis in args else f"[{'; '.join(items)}]"
+    elif args:
+        return " or ".join("null" if one is NoneType else _range(one, rules) for one in args)
+    else:
+        words = KINDS[kind]
+    return " ".join([words, ", ".join(bounds)]).strip()
+
+
+def _initials(name: str) -> str:
+    return "".join(word[:1] for word in name.split("_"))

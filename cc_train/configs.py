@@ -14,7 +14,6 @@ from cc_prep.errors import UserError
 from cc_prep.settings import S
 from cc_train import systems
 
-HELP = "docs/training.md"
 RECIPES = Path(__file__).parent / "recipes"
 
 
@@ -32,7 +31,7 @@ def load(
     _prefer_absolute(values, [])
     settings.override(values, overrides)
     _prefer_absolute(values, overrides)
-    return settings.build(model, values, source, HELP)
+    return settings.build(model, values, source, f"cc-train {system} --settings", overrides)
 
 
 def _prefer_absolute(values: dict[str, Any], overrides: Sequence[str]) -> None:
@@ -90,5 +89,6 @@ def _section(
         console.print(note)
     section = sections.get(system) or {}
     if not isinstance(section, dict):
-        raise UserError(f"{source}: train.{system} is no mapping", f"See {HELP}")
+        remedy = f"See cc-train {system} --settings"
+        raise UserError(f"{source}: train.{system} is no mapping", remedy)
     return dict(section), f"{source}: train.{system}"

@@ -25,13 +25,21 @@ class Sizes(Section):
     """Sizes that a new CLIP4IDC may have."""
 
     embedding: int = Field(192, ge=1)
+    """Channels in which texts and images are compared."""
     resolution: int = Field(112, ge=16)
+    """Side of the images, in px; a multiple of `patch`."""
     patch: int = Field(16, ge=4)
+    """Side of a patch, in px."""
     vision_width: int = Field(192, ge=64, multiple_of=64)
+    """Channels of the visual blocks."""
     vision_layers: int = Field(8, ge=2)
+    """Visual blocks."""
     context: int = Field(CONTEXT, ge=8, le=CONTEXT)
+    """Byte pairs of a text."""
     text_width: int = Field(128, ge=64, multiple_of=64)
+    """Channels of the text's blocks."""
     text_layers: int = Field(3, ge=1)
+    """Blocks of the text."""
 
     @model_validator(mode="after")
     def _whole_patches(self) -> Sizes:

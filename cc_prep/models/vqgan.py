@@ -27,18 +27,22 @@ REMEDY = "Give a checkpoint of taming-transformers, weights of cc-train vqgan, o
 
 
 class Config(Section):
-    """Sizes of a VQGAN; the defaults are the reference's.
-
-    attention: the levels (0 is full size) that have attention blocks.
-    """
+    """Sizes of a VQGAN; the defaults are the reference's."""
 
     channels: int = Field(128, ge=32, multiple_of=32)
+    """Channels at full size."""
     multipliers: tuple[int, ...] = Field((1, 1, 2, 2, 4), strict=False, min_length=1)
+    """Channels of each level in units of `channels`; each level but the last halves the size."""
     blocks: int = Field(2, ge=1)
+    """Residual blocks of a level."""
     latent: int = Field(256, ge=1)
+    """Channels of the encoder's output."""
     codes: int = Field(1024, ge=2, le=32768)
+    """Codes of the codebook."""
     code_width: int = Field(256, ge=1)
+    """Channels of a code."""
     attention: tuple[int, ...] = Field((), strict=False)
+    """Levels that have attention, from 0 at full size; the middle always has."""
 
     @property
     def factor(self) -> int:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from rich.progress import track
@@ -31,6 +30,7 @@ from cc_train.baselines.http_client import Endpoint
 from cc_train.baselines.pace import Pace
 from cc_train.evaluation import evaluation, protocols, shard_items, signature
 from cc_train.training.settings import pick_device
+from cc_train.transformers_models import Precision
 
 FILE, ANSWERS = "baseline.json", "answers"
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -38,69 +38,99 @@ TRIES, TIMEOUT = server.Patience.tries, server.Patience.timeout
 MAX_LINE_LENGTH = 100  # of a difference of settings in a message, in characters
 
 
-@dataclass(frozen=True)
-class Options:
-    """The command's options, as its help describes them; None means the default."""
-
-    shards: tuple[str, ...]
-    out: str
-    model: str
-    url: str | None = None
-    key_variable: str | None = None
-    prompt: str | None = None
-    overrides: tuple[str, ...] = ()
-    requests_per_minute: float | None = None
-    threads: int | None = None
-    tries: int | None = None
-    timeout: float | None = None
-    batch_size: int | None = None
-    device: str = "auto"
-    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    cache: str | None = None
-    limit: int | None = None
-    protocol: str | None = None
-    words: Words | None = None
-    as_json: bool = False
-
-
-def baseline(options: Options) -> None:
+def baseline(
+    *,
+    shards: Sequence[str],
+    out: str,
+    model: str,
+    url: str | None = None,
+    key_variable: str | None = None,
+    prompt: str | None = None,
+    overrides: Sequence[str] = (),
+    requests_per_minute: float | None = None,
+    threads: int | None = None,
+    tries: int | None = None,
+    timeout: float | None = None,
+    batch_size: int | None = None,
+    device: str = "auto",
+    precision: Precision = "auto",
+    cache: str | None = None,
+    limit: int | None = None,
+    protocol: str | None = None,
+    words: Words | None = None,
+    as_json: bool = False,
+) -> None:
     """Captions the samples of shards, scores the captions and prints the scores.
 
-    Raises UserError and JobFailed.
+    Its parameters are the options of `cc-train baseline`, as the command's help describes them.
+
+    Raises:
+        UserError: An option or a file is wrong, or the server refuses.
+        JobFailed: The server fails.
     """
-    _check(options)
-    outputs.check_folder(options.out)
-    entries, items = shard_items.captioned(options.shards)
+    if protocol is not None:
+        protocols.get(protocol)
+    _check_apart(
+        url,
+        of_server={
+            "--requests-per-minute": requests_per_minute is not None,
+            "--threads": threads is not None,
+            "--tries": tries is not None,
+            "--timeout": timeout is not None,
+            "--key-variable": key_variable is not None,
+        },
+        of_local={
+            "--batch-size": batch_size is not None,
+            "--precision": precision != "auto",
+            "--device": device != "auto",
+        },
+    )
+    outputs.check_folder(out)
+    entries, items = shard_items.captioned(shards)
     # Also of data sets that a trial does not come to: the full run has the same.
     bare = {e.dataset for e, item in zip(entries, items, strict=True) if item.facts is None}
     wordings = {
-        dataset: prompts.of(dataset, options.prompt, rendered=dataset not in bare)
+        dataset: prompts.of(dataset, prompt, rendered=dataset not in bare)
         for dataset in sorted({entry.dataset for entry in entries}, key=str)
     }
     subset = signature.ALL
-    if options.limit is not None and options.limit < len(items):
-        entries, items = entries[: options.limit], items[: options.limit]
+    if limit is not None and limit < len(items):
+        entries, items = entries[:limit], items[:limit]
         subset = signature.PREDICTED
-    if options.protocol is not None:
-        protocols.checked(options.protocol, items)  # before anything is asked
-    console, out = on_stderr(), Path(options.out)
-    model = _local(options) if options.url is None else _server(options)
-    record = _record(model, wordings)
-    _require_same(out, record)
-    asking = Asking(model, Answers(Path(options.cache or out / ANSWERS)), wordings)
-    answered = asking.all(entries, options.threads or 1)
-    tracked = track(answered, "asking", len(entries), console=console, transient=True)
-    answers = _answers(tracked, out / FILE, record, console)
-    captions = {key: answer.caption for key, answer in answers.items()}
-    evaluation.write_captions(out, items, captions)  # there whatever the scores then fail at
-    _finish(out, record, list(answers.values()), console)
-    scores = evaluation.evaluate(
-        items, captions, protocol=options.protocol, subset=subset, words=options.words or "treebank"
+    if protocol is not None:
+        protocols.checked(protocol, items)  # before anything is asked
+    console, folder = on_stderr(), Path(out)
+    asked: local.Local | server.Server
+    if url is None:
+        generation = _generation(overrides)
+        asked = local.Local(
+            local.require_folder(model), generation, pick_device(device), precision, batch_size or 1
+        )
+    else:
+        asked = server.Server(
+            Endpoint.of(url, key_variable or KEY_VARIABLE),
+            model,
+            _sent(overrides),
+            Pace(requests_per_minute),
+            server.Patience(tries or TRIES, timeout or TIMEOUT),
+        )
+    record = _record(asked, wordings)
+    _require_same(folder, record)
+    asking = Asking(asked, Answers(Path(cache or folder / ANSWERS)), wordings)
+    tracked = track(
+        asking.all(entries, threads or 1), "asking", len(entries), console=console, transient=True
     )
-    evaluation.write(out, scores, items, captions)
+    answers = _answers(tracked, folder / FILE, record, console)
+    captions = {key: answer.caption for key, answer in answers.items()}
+    evaluation.write_captions(folder, items, captions)  # there whatever the scores then fail at
+    _finish(folder, record, list(answers.values()), console)
+    scores = evaluation.evaluate(
+        items, captions, protocol=protocol, subset=subset, words=words or "treebank"
+    )
+    evaluation.write(folder, scores, items, captions)
     figures = scores.to_json()
-    echo(json.dumps(figures, indent=2) if options.as_json else evaluation.table(scores))
-    echo(f"files: {out}", err=True)
+    echo(json.dumps(figures, indent=2) if as_json else evaluation.table(scores))
+    echo(f"files: {folder}", err=True)
 
 
 def _answers(
@@ -131,51 +161,35 @@ def _record(
     return {"model": model.name, **url, **model.identity, "wordings": texts}
 
 
-def _check(options: Options) -> None:
-    """Raises UserError for options that do not go together."""
-    if options.protocol is not None:
-        protocols.get(options.protocol)
-    if options.url is not None:
-        wrong = {
-            "--batch-size": options.batch_size is not None,
-            "--precision": options.precision != "auto",
-            "--device": options.device != "auto",
-        }
-        where, remedy = "of a local model, not of --url", "Leave it out"
-    else:
-        wrong = {
-            "--requests-per-minute": options.requests_per_minute is not None,
-            "--threads": options.threads is not None,
-            "--tries": options.tries is not None,
-            "--timeout": options.timeout is not None,
-            "--key-variable": options.key_variable is not None,
-        }
-        where, remedy = "of --url, not of a local model", "Leave it out, or name a server: --url"
+def _check_apart(
+    url: str | None, of_server: Mapping[str, bool], of_local: Mapping[str, bool]
+) -> None:
+    """Raises UserError for an option of a local model with --url, and the other way round.
+
+    Args:
+        of_server, of_local: By option, whether it is given.
+    """
+    wrong, where, remedy = of_local, "of a local model, not of --url", "Leave it out"
+    if url is None:
+        wrong, where = of_server, "of --url, not of a local model"
+        remedy = "Leave it out, or name a server: --url"
     for name, is_given in wrong.items():
         if is_given:
             raise UserError(f"{name} is {where}", remedy)
 
 
-def _server(options: Options) -> server.Server:
+def _sent(overrides: Sequence[str]) -> dict[str, Any]:
+    """The decoding parameters of a request to a server. Raises UserError."""
     generation: dict[str, Any] = dict(server.GENERATION)
-    settings.override(generation, options.overrides)
-    sent = {name: value for name, value in generation.items() if value is not None}
-    return server.Server(
-        Endpoint.of(options.url or "", options.key_variable or KEY_VARIABLE),
-        options.model,
-        sent,
-        Pace(options.requests_per_minute),
-        server.Patience(options.tries or TRIES, options.timeout or TIMEOUT),
-    )
+    settings.override(generation, overrides)
+    return {name: value for name, value in generation.items() if value is not None}
 
 
-def _local(options: Options) -> local.Local:
-    folder = local.require_folder(options.model)
+def _generation(overrides: Sequence[str]) -> local.Generation:
+    """The decoding parameters of a local model. Raises UserError."""
     values: dict[str, Any] = {}
-    settings.override(values, options.overrides)
-    generation = settings.build(local.Generation, values, "--set", "docs/baseline.md")
-    device = pick_device(options.device)
-    return local.Local(folder, generation, device, options.precision, options.batch_size or 1)
+    settings.override(values, overrides)
+    return settings.build(local.Generation, values, "--set", "docs/baseline.md", overrides)
 
 
 def _require_same(out: Path, record: dict[str, Any]) -> None:

@@ -57,7 +57,8 @@ class Server:
     ) -> None:
         for key in OURS:
             if key in generation:
-                raise UserError(f"--set {key}=…: is not to be set", f"Leave {key} out")
+                remedy = "Use --model" if key == "model" else "Leave it out"
+                raise UserError(f"--set {key}: reserved by this command", remedy)
         self.endpoint, self.name, self.generation = endpoint, name, dict(generation)
         self.pace, self.patience = pace, patience
         self._reached = False

@@ -16,7 +16,7 @@ import torch
 
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import TrainingSample
-from cc_prep.records import NO_CHANGE
+from cc_prep.records import NO_CHANGE, Facts
 from cc_train.data import shard_index, supervision
 from cc_train.data.collate import FeatureSource, before_after, require_backbone
 from cc_train.data.supervision import OrderedPair, PairMasks
@@ -158,7 +158,7 @@ def ordered_pairs(samples: Sequence[TrainingSample], masks: bool = False) -> Sce
     scene, numbers = Scene(), dict[str, int]()
     pairs: list[OrderedPair] = []
     for sample in samples:
-        facts = shard_index.facts_of({**sample.meta, "key": sample.key})
+        facts = Facts.of_sample({**sample.meta, "key": sample.key})
         objects = (facts.objects_before, facts.objects_after) if facts else ((), ())
         names = (sample.meta.get("before"), sample.meta.get("after"))
         features = before_after(sample, "features")

@@ -159,7 +159,7 @@ def _facts_at(entry: Entry) -> tuple[Facts | None, bool]:
         meta = _json_of(entry)
     except (DamagedShard, FileNotFoundError):
         return None, False
-    return facts_of({**meta, "key": entry.key}), True
+    return Facts.of_sample({**meta, "key": entry.key}), True
 
 
 def _json_of(entry: Entry) -> dict[str, Any]:
@@ -203,14 +203,6 @@ def _build(entry: Entry) -> tuple[str | None, str]:
 def scene_of(key: str) -> str:
     """The part of a key that the pairs of a scene share: the key without the kind of pair."""
     return key.rpartition("-")[0] or key
-
-
-def facts_of(meta: Mapping[str, Any]) -> Facts | None:
-    """The facts in a sample's JSON, if there are any. Raises UserError for another form."""
-    try:
-        return None if meta.get("facts") is None else Facts.from_json(meta["facts"])
-    except ValueError as error:
-        raise UserError(f"{meta.get('key')}: {error}", "Rebuild these shards") from None
 
 
 def require_tokenizer(entries: Sequence[Entry], sha256: str | None, name: str) -> None:

@@ -24,17 +24,14 @@ NO_CAPTIONS = ("the shards hold no captions", "Give shards of a captioned data s
 
 
 class ValidationSplit(Section):
-    """Settings of the validation split.
-
-    share: the share of the scenes, between 0 and 1, that is held out if --valid is not given; a
-    digest chooses whole scenes. scenes: the least number of scenes to hold out; it never raises the
-    share above a fifth. pairs: the largest number of pairs to validate on, also with --valid; if
-    there are more, a digest chooses.
-    """
+    """What is held out for validation. A digest chooses."""
 
     share: float = Field(0.05, gt=0, lt=1)
+    """The share of the scenes that is held out without --valid, always whole scenes."""
     scenes: int = Field(5, ge=1)
+    """The smallest number of scenes to hold out; it never raises the share above a fifth."""
     pairs: int = Field(500, ge=1)
+    """The largest number of pairs to validate on, also with --valid."""
 
 
 @dataclass(frozen=True)

@@ -30,20 +30,19 @@ REMEDY = "check the shards with `cc-prep verify`, or rebuild them"
 
 
 class StreamSettings(Section):
-    """How shards are read.
-
-    buffer: number of samples that are shuffled together. pair_scenes: the change and the no-change
-        pair of a scene form one item, so a batch of 16 has 32 pairs if all scenes have both.
-    skip_bad: the share of all samples that may be unreadable before training ends with an error;
-        it holds for the validation samples as well.
-    verify_checksums: whether the bytes of each training sample are compared with the CRC-32C in
-        `index.parquet`; a sample that differs counts as unreadable.
-    """
+    """How shards are read."""
 
     buffer: int = Field(4096, ge=1)
+    """Samples that are shuffled together."""
     pair_scenes: bool = False
+    """The changed and the unchanged pair of a scene form one item, so a batch of 16 has 32 pairs if
+    all scenes have both."""
     skip_bad: float = Field(0.01, ge=0, le=1)
+    """The share of all samples that may be unreadable before training ends with an error, and of
+    those to validate on."""
     verify_checksums: bool = True
+    """Compare the bytes of each training sample with its checksum in `index.parquet`; one that
+    differs counts as unreadable."""
 
 
 class Source(Protocol):

@@ -10,8 +10,8 @@ from cc_train import calibration
 from cc_train.calibration import Calibration
 from cc_train.captioner import Caption, CaptionModel
 from cc_train.evaluation import shard_items
-from cc_train.evaluation.facts import judge
 from cc_train.evaluation.predict import predict
+from cc_train.evaluation.rendered.fact_scores import judge
 
 
 @dataclass(frozen=True)

@@ -23,26 +23,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cc_prep import storage, unspaced
 from cc_prep.errors import UserError
 from cc_prep.unspaced import Words
-from cc_train.evaluation import fact_scores, faithfulness, protocols, signature
+from cc_train.evaluation import signature
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.captions.coco import CHANGE, STILL, Item
 from cc_train.evaluation.captions.metrics import Scores
-from cc_train.evaluation.fact_scores import FactScores
-from cc_train.evaluation.facts import Verdict, judge
-from cc_train.evaluation.faithfulness import Faithfulness
-from cc_train.evaluation.masks import segmentation
-from cc_train.evaluation.masks.segmentation import MaskScores
 from cc_train.evaluation.signature import Signature
-from cc_train.runs import run_folder
+
+if TYPE_CHECKING:
+    from cc_train.evaluation.masks.segmentation import MaskScores
+    from cc_train.evaluation.rendered.fact_scores import RenderedScores
+    from cc_train.evaluation.rendered.faithfulness import Faithfulness
 
 TOTAL = "total"
 WITHOUT_BLANKS, WITHOUT_WORDS = "without_blanks", "without_words"
-FOLDER = "evaluation"  # of a run
 SCORES, ITEMS, TABLE = "scores.json", "items.jsonl", "table.md"
 FILES = (SCORES, ITEMS, TABLE, coco.PREDICTIONS, coco.REFERENCES, *coco.SCORER_FILES)
 NO_CIDER = (
@@ -52,35 +50,32 @@ NO_CIDER = (
 )
 
 
-def default_folder(run: str) -> str:
-    """The folder for an evaluation of a run: RUN/evaluation, or NAME.evaluation in the current
-    folder for a captioner that comes with the package or from the hub.
-    """
-    if run_folder.is_shipped(run) or not Path(run).is_dir():
-        return f"{Path(run).name}.{FOLDER}"
-    return f"{run}/{FOLDER}"
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """Scores of all items and of each group, × 100.
 
-    groups: scores by group, `total` first. counts: number of pairs by group. swapped: the result
-        of `swap_check` for the captions of (after, before); None if there are none. verdicts: by
-        id, for items that have facts. masks: scores of predicted masks, if captioner and samples
-        have masks. faithfulness: agreement of masks and captions, if the pairs are also rendered.
-        signature: what the scores depend on besides the captions. step, weights, beams: checkpoint,
-        SHA-256 of its file of weights and decoding of the captions; None for captions from
-        elsewhere. trained_on: how many of the pairs the captioner was trained on, as far as its
-        folder says. without_blanks: what to do about references without blanks between their words,
-        if they were split at blanks. without_words: which references hold punctuation alone.
+    Attributes:
+        signature: What the scores depend on besides the captions.
+        groups: Scores by group, `total` first.
+        counts: Number of pairs by group.
+        swapped: The result of `swap_check` for the captions of (after, before); None if there are
+            none.
+        rendered: What is right of the pairs whose data set was rendered; None if there are none.
+        masks: Scores of predicted masks, if captioner and samples have masks.
+        faithfulness: Agreement of masks and captions, if the pairs are also rendered.
+        step, weights, beams: Checkpoint, SHA-256 of its file of weights and decoding of the
+            captions; None for captions from elsewhere.
+        trained_on: How many of the pairs the captioner was trained on, as far as its folder says.
+        without_blanks: What to do about references without blanks between their words, if they
+            were split at blanks.
+        without_words: Which references hold punctuation alone.
     """
 
     signature: Signature
     groups: dict[str, Scores] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     swapped: dict[str, Any] | None = None
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    rendered: RenderedScores | None = None
     masks: MaskScores | None = None
     faithfulness: Faithfulness | None = None
     step: int | None = None
@@ -90,17 +85,11 @@ class Evaluation:
     without_blanks: str = ""
     without_words: str = ""
 
-    @property
-    def facts(self) -> FactScores | None:
-        """What is right of the pairs with facts; None where there are none."""
-        return fact_scores.count(self.verdicts.values()) if self.verdicts else None
-
     def to_json(self) -> dict[str, Any]:
         """The content of scores.json."""
         figures: dict[str, Any] = {}
-        facts = self.facts
-        if facts is not None:
-            figures["facts"] = facts.to_json()
+        if self.rendered is not None:
+            figures["facts"] = self.rendered.scores.to_json()
         figures["groups"] = {
             name: {"pairs": self.counts[name], **scores.corpus}
             for name, scores in self.groups.items()
@@ -138,7 +127,11 @@ def evaluate(
     `signature.of`. words: how captions are split into words. Raises UserError where predictions and
     items do not fit, an item has no reference, or the items are not those of the protocol.
     """
-    named = signature.NONE if protocol is None else protocols.checked(protocol, items)
+    named = signature.NONE
+    if protocol is not None:
+        from cc_train.evaluation import protocols
+
+        named = protocols.checked(protocol, items)
     references = {item.id: item.references for item in items}
     tokens = metrics.tokenised(references, predictions, words)
     groups: dict[str, set[str]] = {TOTAL: set(references)}
@@ -148,6 +141,11 @@ def evaluate(
     scored = {n: groups[n] for n in ranked(groups) if n == TOTAL or groups[n] != groups[TOTAL]}
     scores = metrics.score_groups(tokens, scored, measures, words)
     names = {item.id: item.name for item in items}
+    rendered = None
+    if any(item.facts is not None for item in items):
+        from cc_train.evaluation.rendered import fact_scores
+
+        rendered = fact_scores.score(items, predictions)
     return Evaluation(
         signature.of(
             tokens[0],
@@ -155,20 +153,16 @@ def evaluate(
             list(scores[TOTAL].corpus),
             subset,
             named,
-            facts={item.id: item.facts for item in items if item.facts is not None},
+            facts=None if rendered is None else rendered.digest,
             words=words,
         ),
         scores,
         {name: len(ids) for name, ids in scored.items()},
-        verdicts={
-            item.id: judge(predictions[item.id], item.facts, item.references)
-            for item in items
-            if item.facts is not None
-        },
         without_blanks=unspaced.note(chain.from_iterable(references.values()))
         if words == "treebank"
         else "",
         without_words=_without_words(tokens[0], names),
+        rendered=rendered,
     )
 
 
@@ -265,9 +259,9 @@ def write(
 
 def _judged(item: Item, result: Evaluation) -> dict[str, Any]:
     """The entries of items.jsonl about an item's facts."""
-    if item.facts is None:
+    if item.facts is None or result.rendered is None:
         return {}
-    verdict = result.verdicts[item.id]
+    verdict = result.rendered.verdicts[item.id]
     return {"facts": asdict(item.facts), "outcomes": verdict.outcomes, "exact": verdict.exact}
 
 
@@ -308,16 +302,17 @@ def _without_words(references: Mapping[str, Sequence[str]], names: Mapping[str, 
 def table(result: Evaluation) -> str:
     """What is right of rendered pairs, then the corpus scores, in Markdown."""
     names = list(result.groups[TOTAL].corpus)
-    facts = result.facts
-    lines = [] if facts is None else [fact_scores.table(facts, result.counts[TOTAL])]
+    lines = []
+    if result.rendered is not None:
+        lines.append(result.rendered.scores.table(result.counts[TOTAL]))
     lines += ["| | pairs | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
     for group, scores in result.groups.items():
         values = " | ".join(f"{scores.corpus[name]:.2f}" for name in names)
         lines.append(f"| {group} | {result.counts[group]:,} | {values} |")
     if result.masks is not None:
-        lines.append(f"\n{segmentation.table(result.masks.to_json())}".rstrip())
+        lines.append(f"\n{result.masks.table()}".rstrip())
     if result.faithfulness is not None:
-        lines.append(f"\n{faithfulness.table(result.faithfulness.to_json())}".rstrip())
+        lines.append(f"\n{result.faithfulness.table()}".rstrip())
     lines += [f"\n{note}" for note in notes(result.to_json())]
     for name, reason in result.groups[TOTAL].left_out.items():
         lines.append(f"\n{name} is left out: {reason}.")

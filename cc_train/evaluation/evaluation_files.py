@@ -1,13 +1,11 @@
-"""What the files of an evaluation hold, checked before it is shown: people edit them by hand, and
-older code wrote them.
+"""What the files of an evaluation hold, checked before it is shown: people edit them by hand.
 
-Entries that nothing here names are left as they are, so that files of other versions can be read.
+Entries that nothing here names are left as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,14 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.records import FACT_TYPES, Facts
+from cc_prep.records import Facts
 from cc_train.evaluation import signature
 from cc_train.evaluation.evaluation import TOTAL
-from cc_train.evaluation.fact_scores import TOLD_APART
 from cc_train.evaluation.masks import segmentation
+from cc_train.evaluation.rendered.fact_scores import TOLD_APART
 
 REMEDY = "Evaluate again: cc-train evaluate"
-FACTS = {one.name for one in fields(Facts)}
 Count = Annotated[int, Field(ge=0)]
 Part = Annotated[float, Field(ge=0, le=1)]
 
@@ -127,9 +124,9 @@ class _Nothing(BaseModel):
 
 class _Scores(_Entry):
     groups: dict[str, _Group]
-    conventions: str = ""
-    signature: str | None = None
-    left_out: dict[str, str] = {}
+    conventions: str
+    signature: str
+    left_out: dict[str, str]
     facts: _Facts | None = None
     masks: _Masks | None = None
     faithfulness: _Faithfulness | None = None
@@ -141,8 +138,7 @@ class _Scores(_Entry):
     def _has_a_total(self) -> _Scores:
         if TOTAL not in self.groups:
             raise ValueError(f"no group {TOTAL}")
-        if self.signature is not None:
-            signature.parse(self.signature)
+        signature.parse(self.signature)
         return self
 
 
@@ -160,8 +156,6 @@ class _Item(_Entry):
     def _facts_are_judged(self) -> _Item:
         if self.facts and self.exact is None:
             raise ValueError("facts without exact")
-        if self.facts and self.facts.get("type") not in FACT_TYPES:
-            raise ValueError("facts of no known type of change")
         facts_of(self.facts)
         return self
 
@@ -193,10 +187,8 @@ def items(path: Path) -> list[dict[str, Any]]:
 
 
 def facts_of(value: Mapping[str, Any] | None) -> Facts | None:
-    """The facts of a pair as items.jsonl holds them; None where it has none, or those of another
-    version. Raises ValueError.
-    """
-    return Facts.from_json(dict(value)) if value and value.keys() == FACTS else None
+    """The facts of a pair as items.jsonl holds them; None where it has none. Raises ValueError."""
+    return Facts.from_json(dict(value)) if value else None
 
 
 def _check(model: type[BaseModel], content: Any, which: str = "") -> None:

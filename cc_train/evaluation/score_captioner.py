@@ -12,12 +12,13 @@ from rich.progress import track
 from cc_prep.unspaced import Words
 from cc_train.captioner import CaptionModel, text_only
 from cc_train.data.shard_index import Entry
-from cc_train.evaluation import evaluation, faithfulness, protocols
+from cc_train.evaluation import evaluation, protocols
 from cc_train.evaluation.captions.coco import Item
 from cc_train.evaluation.evaluation import Evaluation
 from cc_train.evaluation.masks import written
 from cc_train.evaluation.masks.samples import SampleMasks
 from cc_train.evaluation.predict import check, predict
+from cc_train.evaluation.rendered import faithfulness
 
 
 def score(

@@ -9,17 +9,14 @@ As with sacreBLEU's signature, two scores are comparable if their lines agree. K
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cc_prep import __version__
-from cc_prep.records import Facts, Looks
 from cc_prep.unspaced import Words
 from cc_train.evaluation.captions import metrics
 
 SCORER = 1  # counted up whenever the same captions may get other figures
-READING = 2  # counted up whenever the same captions may be judged otherwise against the same facts
 ALL, PREDICTED = "all", "predicted"
 TOKENIZERS: Mapping[Words, str] = {
     "treebank": "ptb,lowercase,nopunct",
@@ -106,15 +103,16 @@ def of(
     subset: str = ALL,
     protocol: str = NONE,
     *,
-    facts: Mapping[str, Facts] | None = None,
+    facts: str | None = None,
     words: Words = "treebank",
 ) -> Signature:
     """The signature of scores.
 
     references: tokenised, by id, as `metrics.tokenised` gives them. names: the official id of each.
     measures: those that were computed. subset: `all` pairs with references, or only those that were
-    `predicted`. protocol: as `name@revision`. facts: by id, of the pairs that have some; without
-    any the signature has no such key. words: as the references were split.
+    `predicted`. protocol: as `name@revision`. facts: what was judged of rendered pairs, as
+    `rendered.fact_scores.digest` gives it; without it the signature has no such key. words: as the
+    references were split.
     """
     count = sum(map(len, references.values()))
     used = {"BLEU" if name in metrics.BLEU else name for name in measures}
@@ -125,7 +123,7 @@ def of(
             "subset": subset,
             "tok": TOKENIZERS[words],
             **{name: variant for name, variant in VARIANTS.items() if name in used},
-            **({FACTS: _of_facts(facts, names)} if facts else {}),
+            **({FACTS: facts} if facts else {}),
             PROTOCOL: protocol,
             "scorer": str(SCORER),
             "version": __version__,
@@ -137,25 +135,3 @@ def digest(references: Mapping[str, Sequence[str]], names: Mapping[str, str]) ->
     """SHA-256 of references and official ids; the order of pairs and captions does not matter."""
     lines = sorted("\t".join((names[id], *sorted(texts))) for id, texts in references.items())
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _of_facts(facts: Mapping[str, Facts], names: Mapping[str, str]) -> str:
-    """The number of facts, a digest of types and looks by official id, and READING."""
-    lines = sorted(
-        json.dumps(
-            [
-                names[id],
-                one.type,
-                *([] if looks is None else _words(looks) for looks in (one.before, one.after)),
-                [_words(looks) for looks in one.objects_before],
-                [_words(looks) for looks in one.objects_after],
-            ]
-        )
-        for id, one in facts.items()
-    )
-    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-    return f"{len(facts)}-{digest[:12]},reading={READING}"
-
-
-def _words(looks: Looks) -> list[str]:
-    return [looks.color, looks.shape, looks.material, looks.size]

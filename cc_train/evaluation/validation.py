@@ -11,18 +11,17 @@ from rich.console import Console
 from cc_prep import storage, unspaced
 from cc_prep.console import on_stderr
 from cc_prep.errors import UserError
-from cc_prep.records import NO_CHANGE
+from cc_prep.records import NO_CHANGE, Facts
 from cc_prep.unspaced import Words
 from cc_train.captioner import CaptionModel, Inputs
 from cc_train.data import shard_index
 from cc_train.data.shard_index import Entry
 from cc_train.distributed import ALONE, Ranks
-from cc_train.evaluation import fact_scores
 from cc_train.evaluation.captions import metrics
-from cc_train.evaluation.facts import judge
 from cc_train.evaluation.masks.samples import SampleMasks
 from cc_train.evaluation.masks.segmentation import MIOU_CHANGE
 from cc_train.evaluation.predict import check, predict
+from cc_train.evaluation.rendered import fact_scores
 from cc_train.evaluation.unreadable import Unreadable
 from cc_train.runs.checkpoints import Criterion
 
@@ -66,7 +65,7 @@ class Validation:
         self.facts = {
             entry.key: of_pair
             for entry, value in zip(self.entries, facts, strict=True)
-            if (of_pair := shard_index.facts_of({"key": entry.key, "facts": value})) is not None
+            if (of_pair := Facts.of_sample({"key": entry.key, "facts": value})) is not None
         }
         self.run = run
         if not self.entries:
@@ -134,7 +133,7 @@ class Validation:
 
     def _right(self, captions: Mapping[str, str]) -> dict[str, float]:
         scores = fact_scores.count(
-            judge(captions[key], facts, self.references[key])
+            fact_scores.judge(captions[key], facts, self.references[key])
             for key, facts in self.facts.items()
             if key in captions
         )

@@ -11,7 +11,9 @@ class AttentionSizes(Section):
     """Sizes of layers whose heads share their width evenly."""
 
     width: int = Field(ge=1)
+    """Channels."""
     heads: int = Field(ge=1)
+    """Attention heads."""
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> AttentionSizes:

@@ -23,18 +23,21 @@ EPS = 1e-6
 
 
 class DecoderSettings(AttentionSizes):
-    """Sizes of the caption decoder.
-
-    width, hidden: channels of a token and within the feed-forward layers. length: words of a
-    caption and two marks.
-    """
+    """Sizes of the caption decoder."""
 
     width: int = Field(192, ge=8, multiple_of=2)
+    """Channels of a token; a multiple of `heads`."""
     heads: int = Field(4, ge=1)
+    """Attention heads."""
     hidden: int = Field(512, ge=1)
+    """Channels within the feed-forward layers."""
     layers: int = Field(2, ge=1)
+    """Layers."""
     length: int = Field(24, ge=3)
+    """Words of a caption plus the marks for start and end; longer captions are cut in training, and
+    a note counts them."""
     dropout: float = Field(0.1, ge=0, lt=1)
+    """The dropout."""
 
 
 def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:

@@ -11,16 +11,16 @@ from cc_train.layers.pair_comparison import Changes, Comparison, Residual
 
 
 class EncoderSettings(AttentionSizes):
-    """Sizes of the encoder of pairs.
-
-    feature_dropout: the share of the backbone's channels that training leaves out of an image.
-    dropout: of the vectors from which facts are read.
-    """
+    """Sizes of the encoder of pairs."""
 
     width: int = Field(128, ge=8, multiple_of=8)
+    """Channels; a multiple of `heads`."""
     heads: int = Field(4, ge=1)
+    """Attention heads."""
     dropout: float = Field(0.1, ge=0, lt=1)
+    """Dropout of the vectors from which facts are read."""
     feature_dropout: float = Field(0.0, ge=0, lt=1)
+    """The share of the backbone's channels that training leaves out of an image."""
 
 
 class FeatureComparison(Comparison):

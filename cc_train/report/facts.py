@@ -9,8 +9,15 @@ from typing import Any
 from cc_prep.records import FACT_TYPES, Facts
 from cc_prep.synth import parsing
 from cc_prep.synth.parsing import NEW, SEVERAL, TYPE, UNCHANGED
-from cc_train.evaluation.fact_scores import EXACT, MEASURES, TITLES, TOLD_APART, claimed_types
-from cc_train.evaluation.facts import FACTS, true_values
+from cc_train.evaluation.rendered.fact_scores import (
+    EXACT,
+    FACTS,
+    MEASURES,
+    TITLES,
+    TOLD_APART,
+    claimed_types,
+    true_values,
+)
 
 
 @dataclass(frozen=True)

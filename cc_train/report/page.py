@@ -20,9 +20,10 @@ from cc_prep.inspect.pages import data_url
 from cc_prep.storage import outputs
 from cc_train import systems
 from cc_train.data import shard_index
-from cc_train.evaluation import evaluation, evaluation_files, faithfulness
+from cc_train.evaluation import evaluation, evaluation_files
 from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.masks import segmentation
+from cc_train.evaluation.rendered import faithfulness
 from cc_train.report import curves, facts, legend
 from cc_train.runs import portable_settings, run_folder
 from cc_train.sharing import hub, model_card
@@ -90,7 +91,7 @@ def write(
     if out is not None:
         outputs.check_file(out)
     folder = hub.locate(run)
-    evaluated = Path(evaluated_in or evaluation.default_folder(run))
+    evaluated = Path(evaluated_in or run_folder.default_evaluation(run))
     if evaluated_in is not None and not (evaluated / "scores.json").exists():
         raise UserError(f"{evaluated_in}: no scores of cc-train evaluate", "Evaluate first")
     settings = _read(folder / run_folder.SETTINGS, "Restore it, or train again")
@@ -137,7 +138,9 @@ def write(
 
 
 def _of_other_weights(folder: Path, scores: Mapping[str, Any] | None) -> list[str]:
-    """A note for scores of other weights than the best ones of a run; older scores name none."""
+    """A note for scores of other weights than the best ones of a run; those of predictions in files
+    name none.
+    """
     digest = (scores or {}).get("weights")
     if digest is None:
         return []
@@ -308,8 +311,8 @@ def _example(row: Mapping[str, Any], images: Mapping[str, shard_index.Entry]) ->
 
 def _judged(row: Mapping[str, Any]) -> dict[str, Any]:
     truth, caption = evaluation_files.facts_of(row.get("facts")), str(row["caption"])
-    if truth is None:  # of another version: only whether the caption is right is known
-        return {"exact": bool(row["exact"])} if row.get("facts") else {}
+    if truth is None:
+        return {}
     return {
         "exact": bool(row["exact"]),
         "words": tuple(facts.words(caption, truth)),

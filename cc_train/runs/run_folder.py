@@ -23,6 +23,7 @@ from cc_train.runs import checkpoints
 
 SETTINGS = "settings.json"
 KEYS = "training_keys.txt"
+EVALUATION = "evaluation"  # the folder of its scores
 ASSETS = Path(__file__).parents[1] / "assets"  # packed captioners that come with the package
 SHIPPED = "captioner-mini"  # used if a command needs a captioner and none is named
 
@@ -40,6 +41,15 @@ def is_shipped(path: str | Path) -> bool:
 def locate(path: str | Path) -> Path:
     """The folder of a run, or of a captioner that comes with the package, by its name."""
     return ASSETS / str(path) if is_shipped(path) else Path(path)
+
+
+def default_evaluation(run: str) -> str:
+    """The folder for an evaluation of a run: RUN/evaluation, or NAME.evaluation in the current
+    folder for a captioner that comes with the package or from the hub.
+    """
+    if is_shipped(run) or not Path(run).is_dir():
+        return f"{Path(run).name}.{EVALUATION}"
+    return f"{run}/{EVALUATION}"
 
 
 def weights_file(path: Path) -> Path:
@@ -129,13 +139,12 @@ def write_keys(folder: Path, keys: Sequence[str], anew: bool) -> None:
 def scored_instead(folder: Path, step: int, scores: Mapping[str, Any]) -> str | None:
     """What scores are of, in words, where it is not the best checkpoint of a run.
 
-    step: of that checkpoint. scores: the content of scores.json; where it has no digest of the
-    weights, as that of older code, the step alone is compared.
+    step: of that checkpoint. scores: the content of scores.json.
     """
-    scored, digest = scores.get("step"), scores.get("weights")
+    scored = scores.get("step")  # those of predictions in files have none
     if scored != step:
         return "no known step" if scored is None else f"step {scored:,}"
-    if digest is not None and digest != sha256(best_model(folder)[0]):
+    if scores.get("weights") != sha256(best_model(folder)[0]):
         return f"other weights of step {step:,}"
     return None
 
@@ -143,7 +152,7 @@ def scored_instead(folder: Path, step: int, scores: Mapping[str, Any]) -> str | 
 def trained_on(folder: Path, keys: Collection[str]) -> int:
     """How many of these samples the run in a folder was trained on; 0 where it does not say.
 
-    An exported folder, and a run from before its keys were kept, do not say it.
+    An exported folder does not say it.
     """
     try:
         content = storage.read_bytes(str(folder / KEYS))

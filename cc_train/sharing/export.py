@@ -94,7 +94,7 @@ def save(folder: Path, out: Path) -> Path:
     and for scores that are not known to be those of these weights.
     """
     stored = stored_run.read(folder)
-    card, earlier = folder / model_card.NAME, folder / evaluation.FOLDER
+    card, earlier = folder / model_card.NAME, folder / run_folder.EVALUATION
     if not (_is_exported(folder) and card.is_file()):
         return _captioner(stored, out, Details())
     _check_earlier_scores(stored)
@@ -103,7 +103,7 @@ def save(folder: Path, out: Path) -> Path:
             shutil.copyfile(folder / file, target / file)
         text = card.read_text(encoding="utf-8")
         if (earlier / evaluation.SCORES).exists():
-            shutil.copytree(earlier, target / evaluation.FOLDER)
+            shutil.copytree(earlier, target / run_folder.EVALUATION)
             text = model_card.with_scores(text, model_card.measured(earlier))
         text = model_card.with_path(text, out.name)
         storage.write_bytes(str(target / model_card.NAME), text.encode())
@@ -182,9 +182,9 @@ def _measured(
     stored: Run, captioner: CaptionModel, folder: Path, details: Details
 ) -> model_card.Measured:
     """Scores on the shards, or without any those of an earlier `cc-train evaluate RUN`."""
-    path = folder / evaluation.FOLDER
+    path = folder / run_folder.EVALUATION
     if not details.shards:
-        earlier = stored.folder / evaluation.FOLDER
+        earlier = stored.folder / run_folder.EVALUATION
         if (earlier / evaluation.SCORES).exists():
             shutil.copytree(earlier, path)
             _say_exported(path / evaluation.SCORES, stored, folder)
@@ -198,7 +198,7 @@ def _measured(
     scores = replace(scores, trained_on=trained_on, **_exported(folder))
     evaluation.write(path, scores, items, captions)
     words = model_card.measured(path, entries)
-    if details.calibrate and scores.facts is not None:
+    if details.calibrate and scores.rendered is not None:
         error = calibrating.error(captioner, details.shards)
         words.measures["calibration error"] = f"{100 * error:.1f} %"
     return words
@@ -235,13 +235,11 @@ def _say_trained_on(stored: Run, keys: Sequence[str], console: Console) -> int:
 
 def _check_earlier_scores(stored: Run) -> None:
     """Raises UserError for scores that are not known to be of the best checkpoint of a run."""
-    earlier, step = stored.folder / evaluation.FOLDER, stored.step
+    earlier, step = stored.folder / run_folder.EVALUATION, stored.step
     if not (earlier / evaluation.SCORES).exists():
         return
     model_card.measured(earlier)  # raises for what is damaged
     scores = storage.read_json(str(earlier / evaluation.SCORES))
-    if not step and scores.get("weights") is None:
-        return  # older scores of an exported network do not say of which one they are
     scored = run_folder.scored_instead(stored.folder, step, scores)
     if scored is not None:
         raise UserError(

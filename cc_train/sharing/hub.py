@@ -128,7 +128,7 @@ def _exported(api: Any, repo_id: str, there: Collection[str]) -> set[str]:
     there: the paths of all its files. They are those of an evaluation, and what the network needed
     besides by the settings there.
     """
-    paths = {f"{evaluation.FOLDER}/{name}" for name in evaluation.FILES} & set(there)
+    paths = {f"{run_folder.EVALUATION}/{name}" for name in evaluation.FILES} & set(there)
     if run_folder.SETTINGS in there:
         text = Path(api.hf_hub_download(repo_id, run_folder.SETTINGS)).read_bytes()
         try:

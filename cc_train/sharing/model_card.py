@@ -17,8 +17,9 @@ from cc_prep import redaction, storage, weights
 from cc_prep.errors import UserError
 from cc_train import calibration
 from cc_train.data.shard_index import Entry
-from cc_train.evaluation import evaluation, evaluation_files, fact_scores
+from cc_train.evaluation import evaluation, evaluation_files
 from cc_train.evaluation.comparing import bootstrap
+from cc_train.evaluation.rendered import fact_scores
 from cc_train.layers import named_weights
 from cc_train.runs import checkpoints, origin, portable_settings
 from cc_train.runs.stored_run import Run
@@ -65,7 +66,7 @@ def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
         measures |= _of_masks(scores.get("masks") or {})
         known = [] if facts is None else [facts[f"{kind} pairs"]["pairs"] for kind in KINDS]
         trained_on = int(scores.get("trained_on", 0))
-        signature = str(scores.get("signature", ""))
+        signature = str(scores["signature"])
         beams = None if scores.get("beams") is None else int(scores["beams"])
         if len(items) != pairs:
             raise ValueError(f"{evaluation.ITEMS} has {len(items)} of {pairs} pairs")
@@ -73,7 +74,7 @@ def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
         raise UserError(f"{folder}: damaged ({error})", evaluation_files.REMEDY) from None
     words = _datasets(entries)
     on = f"On {pairs:,} pairs{f' of {words}' if words else ''}"
-    if beams is not None:  # scores of predictions in files, and old ones, do not say it
+    if beams is not None:  # scores of predictions in files do not say it
         on += ", greedy captions" if beams == 1 else f", captions of {beams} beams"
     on += "."
     if known:

@@ -19,12 +19,9 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cc_prep.errors import UserError
-
-if TYPE_CHECKING:
-    import click
 
 
 @dataclass(frozen=True)
@@ -52,11 +49,9 @@ class System:
 
 
 _SYSTEMS: dict[str, System] = {}
-# Further commands: module and attribute. The module is imported for `cc-train --help`, so it
-# imports nothing large itself.
-_COMMANDS = {
-    "import-procap": "cc_train.systems.procap.commands:import_procap",
-    "import-scorer": "cc_train.systems.scorer.commands:import_scorer",
+_IMPORTERS = {
+    "procap": "cc_train.systems.procap.import_checkpoint",
+    "scorer": "cc_train.systems.scorer.import_checkpoint",
 }
 
 
@@ -78,16 +73,9 @@ def get(name: str) -> System:
     return _SYSTEMS[name]
 
 
-def commands() -> list[str]:
-    """Names of the further commands of systems."""
-    return list(_COMMANDS)
-
-
-def command(name: str) -> click.Command:
-    """The further command of this name. Imports the system's module of commands."""
-    module, _, attribute = _COMMANDS[name].partition(":")
-    loaded: click.Command = getattr(importlib.import_module(module), attribute)
-    return loaded
+def importer(code: str) -> ModuleType:
+    """The module whose `make_run` makes a run of a checkpoint of a published code."""
+    return importlib.import_module(_IMPORTERS[code])
 
 
 def dry_run(name: str, settings: Any) -> str:
@@ -103,50 +91,14 @@ def recipe(name: str) -> ModuleType:
 
 register(
     System(
-        "vqgan",
-        "cc_train.systems.vqgan.recipe",
-        """Trains a VQGAN on all frames of sequence shards.
-
-        The loss is L1, a perceptual distance and a patch discriminator. RUN gets checkpoints, a log
-        as JSON lines and for TensorBoard, and pictures of reconstructions. --init takes a file of
-        VQGAN weights. docs/training.md lists the settings and their defaults.
-
-        \b
-        Example:
-          cc-train vqgan --shards 'out/clevr/sequences/train-*.tar' --out runs/vqgan
-        """,
-        valid=False,
-        ranks=False,
-        pictures="Held-out frames above what the network makes of them.",
-    )
-)
-register(
-    System(
-        "clip4idc",
-        "cc_train.systems.clip4idc.recipe",
-        """Trains a CLIP4IDC on the pairs and captions of sequence shards.
-
-        It starts from random weights, or with --init from CLIP's or CLIP4IDC's weights. Validation
-        computes R@1, R@5 and R@10 in both directions on held-out pairs. docs/training.md lists the
-        settings and their defaults.
-
-        \b
-        Example:
-          cc-train clip4idc --shards 'out/clevr/sequences/train-*.tar' --out runs/clip4idc
-        """,
-        valid=False,
-    )
-)
-register(
-    System(
         "pair",
         "cc_train.systems.pair.recipe",
-        """Trains a pair captioner on training shards with features of a frozen backbone.
+        """Trains a pair captioner on features of a frozen backbone.
 
         It compares the two images explicitly. On rendered data it also learns what the renderer
         knows: type of change, looks and places. The shards are built with
         --set features.backbone=efficientnet-lite0-x2. --init takes another run, or captioner-mini.
-        docs/pair.md lists the settings.
+        More: docs/pair.md.
 
         \b
         Example:
@@ -158,13 +110,13 @@ register(
     System(
         "chain",
         "cc_train.systems.chain.recipe",
-        """Trains a captioner that also predicts a mask of the change: regions of change, a caption
-        of them, and rounds in which each refines the other.
+        """Trains a captioner that also predicts a mask of the change.
 
-        The shards hold masks, and features of a frozen backbone
-        (--set features.backbone=efficientnet-lite0-x2); from pairs without a mask it learns the
-        captions alone. --init takes another run, or one of cc-train pair, such as captioner-mini,
-        for the encoder and the decoder. docs/chain.md lists the settings.
+        It finds regions of change, captions them, and refines each by the other in rounds. The
+        shards hold masks, and features of a frozen backbone (--set
+        features.backbone=efficientnet-lite0-x2); from pairs without a mask it learns the captions
+        alone. --init takes another run, or one of cc-train pair, such as captioner-mini, for the
+        encoder and the decoder. More: docs/chain.md.
 
         \b
         Example:
@@ -178,12 +130,12 @@ register(
     System(
         "scorer",
         "cc_train.systems.scorer.recipe",
-        """Trains SCORER with CBR on training shards with features of a frozen backbone.
+        """Trains SCORER with CBR on features of a frozen backbone.
 
         A contrastive loss between pairs teaches it to tell changes from differences between two
         views of a scene. The changed and the unchanged pair of a scene are trained on together. The
         shards are built with --set features.backbone=efficientnet-lite0, or resnet101 as published.
-        --init takes another run. docs/scorer.md lists the settings.
+        --init takes another run. More: docs/scorer.md.
 
         \b
         Example:
@@ -195,35 +147,14 @@ register(
 )
 register(
     System(
-        "mllm",
-        "cc_train.systems.mllm.recipe",
-        """Trains adapters of a multi-modal language model on training shards.
-
-        The model is a folder on this machine; its weights stay frozen, and the run holds only the
-        adapters. As in DAVIR, attention is drawn to the places where `cc-prep changes` found a
-        change, and the prompt names what `cc-prep entities` found. --init takes a pair captioner,
-        such as captioner-mini, for a language model that reads features. docs/mllm.md lists
-        families and settings.
-
-        \b
-        Example:
-          cc-train mllm --set model.weights=/models/Qwen2.5-VL-3B-Instruct \\
-              --shards 'out/spot/shards/train-*.tar' --out out/spot/davir
-        """,
-        attention=True,
-        dry_run="cc_train.systems.mllm.dry_run",
-    )
-)
-register(
-    System(
         "stage1",
         "cc_train.systems.procap.stage1",
         """Trains ProCap's procedure encoder on training shards.
 
         It learns to reconstruct the masked tokens of the frames, to tell whether caption and frames
         belong together, and whether the frames are in order. --init takes CLIP's weights
-        (ViT-B-32.pt): the encoder starts from their first blocks. docs/procap.md lists the
-        settings. Several GPUs: torchrun --nproc-per-node N -m cc_train stage1 …
+        (ViT-B-32.pt): the encoder starts from their first blocks. More: docs/procap.md. Several
+        GPUs: torchrun --nproc-per-node N -m cc_train stage1 …
 
         \b
         Example:
@@ -238,11 +169,10 @@ register(
     System(
         "stage2",
         "cc_train.systems.procap.stage2",
-        """Trains ProCap's captioner on training shards: procedure queries and a decoder.
+        """Trains ProCap's captioner: procedure queries and a decoder.
 
         --init takes the folder of a stage-1 run; without it the encoder starts from random weights.
-        The best checkpoint is the one with the highest CIDEr in validation. docs/procap.md lists
-        the settings.
+        The best checkpoint is the one with the highest CIDEr in validation. More: docs/procap.md.
 
         \b
         Example:
@@ -250,5 +180,61 @@ register(
               --valid 'out/clevr/shards/val-*.tar' --init out/clevr/stage1 --out out/clevr/stage2
         """,
         imagines=True,
+    )
+)
+register(
+    System(
+        "mllm",
+        "cc_train.systems.mllm.recipe",
+        """Trains adapters of a multi-modal language model.
+
+        The model is a folder on this machine; its weights stay frozen, and the run holds only the
+        adapters. As in DAVIR, attention is drawn to the places where `cc-prep changes` found a
+        change, and the prompt names what `cc-prep entities` found. --init takes a pair captioner,
+        such as captioner-mini, for a language model that reads features. docs/mllm.md lists
+        families.
+
+        \b
+        Example:
+          cc-train mllm --set model.weights=/models/Qwen2.5-VL-3B-Instruct \\
+              --shards 'out/spot/shards/train-*.tar' --out out/spot/davir
+        """,
+        attention=True,
+        dry_run="cc_train.systems.mllm.dry_run",
+    )
+)
+register(
+    System(
+        "vqgan",
+        "cc_train.systems.vqgan.recipe",
+        """Trains a VQGAN on all frames of sequence shards.
+
+        The loss is L1, a perceptual distance and a patch discriminator. RUN gets checkpoints, a log
+        as JSON lines and for TensorBoard, and pictures of reconstructions. --init takes a file of
+        VQGAN weights. More: docs/training.md.
+
+        \b
+        Example:
+          cc-train vqgan --shards 'out/clevr/sequences/train-*.tar' --out runs/vqgan
+        """,
+        valid=False,
+        ranks=False,
+        pictures="Held-out frames above what the network makes of them.",
+    )
+)
+register(
+    System(
+        "clip4idc",
+        "cc_train.systems.clip4idc.recipe",
+        """Trains a CLIP4IDC on the captions of sequence shards.
+
+        It starts from random weights, or with --init from CLIP's or CLIP4IDC's weights. Validation
+        computes R@1, R@5 and R@10 in both directions on held-out pairs. More: docs/training.md.
+
+        \b
+        Example:
+          cc-train clip4idc --shards 'out/clevr/sequences/train-*.tar' --out runs/clip4idc
+        """,
+        valid=False,
     )
 )

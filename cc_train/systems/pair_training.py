@@ -40,27 +40,35 @@ LOOP = Loop(
 
 
 class PairSettings(Section):
-    """Settings of all captioners of pairs.
-
-    backbone_weights: a file for a backbone whose weights have no name here. pairs_per_scene: number
-    of ordered pairs drawn from each scene. mirror: the share of scenes that are mirrored, with
-    their masks; see `MirroredBatches`. vocabulary: a file to use instead of the words of the
-    training captions. min_word_count: rarer words become [UNK]. words: how captions are split into
-    words, for the training and its scores.
-    """
+    """Settings of all captioners of pairs."""
 
     backbone_weights: str | None = None
+    """A file, or transformers' folder, for a backbone whose weights have no name here."""
     encoder: EncoderSettings = EncoderSettings()
+    """The encoder of pairs."""
     decoder: DecoderSettings = DecoderSettings()
+    """The caption decoder."""
     label_smoothing: float = Field(0.0, ge=0, lt=1)
+    """Label smoothing of the captions."""
     pairs_per_scene: int = Field(3, ge=1)
+    """Ordered pairs that a batch takes of each scene."""
     mirror: float = Field(0.0, ge=0, le=1)
+    """The share of scenes that are seen mirrored; the shards need mirrored features
+    (docs/features.md)."""
     vocabulary: str | None = None
+    """A file of words, such as ProCap's `word2idx.json`, in place of those of the training
+    captions."""
     min_word_count: int = Field(1, ge=1)
+    """Words that stand less often in the training captions become the unknown word."""
     words: Words = "treebank"
+    """How captions are split into words, for the training and its scores; characters for scripts
+    without blanks (docs/training.md)."""
     validation_split: split.ValidationSplit = split.ValidationSplit()
+    """What is held out of the training for validation, without --valid."""
     stream: StreamSettings = StreamSettings(pair_scenes=True)
+    """How shards are read."""
     loop: Loop = LOOP
+    """The training loop."""
 
 
 @dataclass(frozen=True)

@@ -22,18 +22,20 @@ LOOK_NAMES = FACT_NAMES[1:5]
 
 
 class FactLosses(Section):
-    """Weights of the losses; 0 leaves one out.
-
-    type, looks, new_color: of the change. place: where it is, before and after. objects: looks of
-    every object at its place. centres: where objects are.
-    """
+    """Weights of the losses of what a renderer knows; 0 leaves one out."""
 
     type: float = Field(1.5, ge=0)
+    """Of the type of change."""
     looks: float = Field(0.7, ge=0)
+    """Of the looks of the object that changed."""
     new_color: float = Field(0.5, ge=0)
+    """Of its new color."""
     place: float = Field(0.5, ge=0)
+    """Of where it is, before and after."""
     objects: float = Field(0.5, ge=0)
+    """Of the looks of every object at its place."""
     centres: float = Field(2.5, ge=0)
+    """Of where objects are."""
 
     def of_change(self, losses: Mapping[str, Tensor]) -> Tensor:
         """The weighted sum of what `of_change` gives."""

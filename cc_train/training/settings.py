@@ -21,41 +21,73 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Loop(Section):
-    """The settings of the training loop: the same keys for every system.
-
-    docs/training.md explains each of them and lists the defaults of the systems.
-    """
+    """The settings of the training loop: the same keys for every system."""
 
     steps: int = Field(1000, ge=1)
+    """Steps of the training."""
     epochs: float | None = Field(None, gt=0)
+    """Epochs of the training; takes precedence over `steps`."""
     batch_size: int = Field(16, ge=1)
+    """Items of a micro-batch of one process."""
     grad_accum_steps: int = Field(1, ge=1)
+    """Micro-batches per step and process; 1 where the losses are over the whole batch: vqgan,
+    clip4idc, scorer, and chain unless `losses.contrast` is 0."""
     global_batch_size: int | None = Field(None, ge=1)
+    """Items of a step over all processes; a micro-batch then has at most `batch_size`, and
+    `grad_accum_steps` follows."""
     optimizer: Optimizer = "adamw"
+    """`bert_adam` has no bias correction and clips each tensor, as ProCap's code."""
     schedule: Schedule = "cosine"
+    """The learning rate after the warm-up. `cosine`: down to `min_lr_ratio`; `constant`; `linear`:
+    down to 0; `step`: multiplied by `decay_ratio` every `decay_epochs` or `decay_steps`."""
     learning_rate: float = Field(1e-4, gt=0)
+    """The learning rate after the warm-up."""
     betas: tuple[Beta, Beta] = Field((0.9, 0.999), strict=False)
+    """Decay of the running averages of the gradient and of its square."""
     weight_decay: float = Field(0.0, ge=0)
+    """Of matrices and filters; docs/training.md names what has none."""
     warmup_steps: int = Field(100, ge=0)
+    """Steps of warm-up; linear, for `constant` logarithmic."""
     warmup_ratio: float | None = Field(None, ge=0, lt=1)
+    """Share of all steps that is warm-up, in place of `warmup_steps`."""
     min_lr_ratio: float = Field(0.01, ge=0, le=1)
+    """With `cosine`: the last learning rate in units of the first."""
     decay_epochs: float | None = Field(None, gt=0)
+    """With `step`: the rate falls each time this many epochs are over."""
     decay_steps: int | None = Field(None, ge=1)
+    """The same in steps."""
     decay_ratio: float | None = Field(None, gt=0, le=1)
+    """What the rate is multiplied by then; null is 0.1."""
     max_grad_norm: float | None = Field(1.0, gt=0)
+    """The largest norm of all gradients together; null: no limit."""
     ema_decay: float = Field(0.0, ge=0, lt=1)
+    """Decay of the running average of the weights that is validated and kept; 0: none. After n
+    steps it is at most (1 + n) / (10 + n)."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Of the layers; the weights stay float32. `float16` has a scaled loss (docs/training.md,
+    GPUs)."""
     tf32: bool = False
+    """On a GPU, products and convolutions in float32 may round their factors to TF32."""
     compile: bool = False
+    """Use `torch.compile`; its speed was not measured."""
     device: Device = "auto"
+    """`auto`: `cuda` where there is one."""
     threads: int = Field(0, ge=0)
+    """Threads of torch on a CPU; 0 leaves torch's choice."""
     loader_workers: int = Field(0, ge=0)
+    """Processes that read ahead; on a GPU 2 or more."""
     seed: int = Field(0, ge=0, lt=2**32)
+    """Of weights, order, masks and dropout."""
     log_every: int = Field(20, ge=1)
+    """Steps between two lines of the log."""
     validate_every: int = Field(500, ge=1)
+    """Steps between two validations."""
     checkpoint_every: int = Field(500, ge=1)
+    """Steps between two checkpoints."""
     keep_checkpoints: int = Field(2, ge=1)
+    """Checkpoints that are kept besides the best."""
     loggers: tuple[Name, ...] = Field((), strict=False)
+    """Services that get the figures of the log too."""
 
     @property
     def warmup(self) -> int:

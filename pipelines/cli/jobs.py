@@ -25,10 +25,11 @@ SHOWN_REJECTS = 2
 @dataset_options
 @job_options
 def interpolate(**options: Any) -> None:
-    """Interpolates every pair of DATASET to a sequence: OUT/sequences/*.tar.
+    """Interpolates every pair of DATASET to a sequence.
 
-    The job runs on Ray, on this machine or on the cluster that RAY_ADDRESS names. The same command
-    resumes a job that was killed. DATASET is a name under manifests/ or a YAML file.
+    Writes OUT/sequences/*.tar. The job runs on Ray, on this machine or on the cluster that
+    RAY_ADDRESS names. The same command resumes a job that was killed. DATASET is a name under
+    manifests/ or a YAML file.
 
     \b
     Example:
@@ -43,10 +44,11 @@ def interpolate(**options: Any) -> None:
 @dataset_options
 @job_options
 def changes(**options: Any) -> None:
-    """Finds what changed in every pair of DATASET, without the truth: OUT/changes/*.tar.
+    """Finds what changed in every pair of DATASET.
 
-    Masks and regions result from differences, clusters and a segmenter. Reads the sequences in OUT
-    if they exist and are lossless, otherwise the raw images.
+    Writes OUT/changes/*.tar; the truth is not read. Masks and regions result from differences,
+    clusters and a segmenter. Reads the sequences in OUT if they exist and are lossless, otherwise
+    the raw images.
 
     \b
     Example:
@@ -61,10 +63,11 @@ def changes(**options: Any) -> None:
 @dataset_options
 @job_options
 def entities(**options: Any) -> None:
-    """Names what changed by noun phrases of the training captions: OUT/entities/*.parquet.
+    """Names what changed by phrases of the training captions.
 
-    Each region in OUT/changes gets phrases of training pairs that look alike, or those that CLIP
-    chooses. The vectors that are compared are stored in OUT/region_features.
+    Writes OUT/entities/*.parquet. Each region in OUT/changes gets phrases of training pairs that
+    look alike, or those that CLIP chooses. The vectors that are compared are stored in
+    OUT/region_features.
 
     \b
     Example:
@@ -81,9 +84,10 @@ def entities(**options: Any) -> None:
 @dataset_options
 @job_options
 def score_frames(**options: Any) -> None:
-    """Scores the frames of OUT/sequences against their captions: OUT/scores/*.parquet.
+    """Scores the frames of sequences against their captions.
 
-    The network is CLIP4IDC. A sequence without captions is scored by its images alone.
+    Reads OUT/sequences, writes OUT/scores/*.parquet. The network is CLIP4IDC. A sequence without
+    captions is scored by its images alone.
 
     \b
     Example:
@@ -104,10 +108,10 @@ def score_frames(**options: Any) -> None:
 )
 @job_options
 def build(source: str | None, **options: Any) -> None:
-    """Makes training shards: VQGAN tokens, scores and keyframes: OUT/shards/*.tar.
+    """Makes training shards: VQGAN tokens, scores and keyframes.
 
-    Uses the sequences and scores in OUT; missing ones are computed in the same job and are not
-    stored. The shards have the same bytes either way.
+    Writes OUT/shards/*.tar. Uses the sequences and scores in OUT; missing ones are computed in the
+    same job and are not stored. The shards have the same bytes either way.
 
     \b
     Example:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 @click.argument("path")
 @json_option
 def verify(path: str, as_json: bool) -> None:
-    """Checks a job's output byte by byte against its provenance (exit code 1 on any fault).
+    """Checks a job's output byte by byte against its provenance.
+
+    The exit code is 1 on any fault.
 
     \b
     Example:
@@ -140,9 +142,10 @@ def report(path: str, target: str | None, samples: int) -> None:
     "--license", "licence", metavar="ID", help="Licence of the shards, such as cc-by-4.0."
 )
 def card(path: str, licence: str | None) -> None:
-    """Writes a data set card beside training shards: README.md, for sharing them.
+    """Writes a data set card beside training shards.
 
-    `datasets.load_dataset` reads the fields of the samples from it.
+    It is README.md, for sharing them. `datasets.load_dataset` reads the fields of the samples from
+    it.
 
     \b
     Example:
@@ -161,7 +164,9 @@ def card(path: str, licence: str | None) -> None:
 @click.argument("path")
 @json_option
 def status(path: str, as_json: bool) -> None:
-    """Prints which shards are done, in progress and missing, during a job and after a crash.
+    """Prints which shards are done, in progress and missing.
+
+    Ask during a job, and after a crash.
 
     \b
     Example:

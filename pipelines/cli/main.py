@@ -14,6 +14,17 @@ from cc_prep.interrupts import STOPPED, interruptible
 from cc_prep.terminal import echo, with_homes
 from pipelines.cli import data, jobs, look, splits, weights
 
+SECTIONS = {  # of `cc-prep --help`
+    "Prepare": (
+        data.synth, data.videos, data.init, splits.split, jobs.build, jobs.interpolate,
+        jobs.score_frames, jobs.changes, jobs.entities, weights.weights,
+    ),
+    "Inspect": (
+        data.inspect, look.status, look.verify, look.stats, look.report, look.card,
+    ),
+    "Exchange": (data.references, jobs.import_group, jobs.export_group),
+}  # fmt: skip
+
 
 class _Commands(click.Group):
     """The commands below; one that is stopped ends with a line of ours in place of click's."""
@@ -26,6 +37,18 @@ class _Commands(click.Group):
             return super().invoke(context)
         except KeyboardInterrupt:
             raise JobFailed(STOPPED) from None
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        widest = max(map(len, self.commands))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                limit = formatter.width - 6 - widest
+                formatter.write_dl(
+                    [(str(c.name).ljust(widest), c.get_short_help_str(limit)) for c in commands]
+                )
 
 
 @click.group(
@@ -44,14 +67,8 @@ def cli() -> None:
     """
 
 
-for command in (
-    data.synth, data.videos, data.init, data.inspect, data.references, splits.split,
-    jobs.interpolate, jobs.score_frames, jobs.changes, jobs.entities,
-    jobs.build, jobs.import_group, jobs.export_group,
-    look.verify, look.stats, look.report, look.card, look.status,
-    weights.weights,
-):  # fmt: skip
-    cli.add_command(command)
+for _command in (command for commands in SECTIONS.values() for command in commands):
+    cli.add_command(_command)
 
 
 def main() -> None:

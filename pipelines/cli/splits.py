@@ -73,10 +73,11 @@ def split(
     distance: str,
     out: str,
 ) -> None:
-    """Divides the pairs of DATASET into splits (layouts `table` and `folders`, if it has none).
+    """Divides the pairs of DATASET into splits.
 
-    Near-duplicate images are never put into two splits. In the manifest, name the file that is
-    written as `split_file`, and its splits as `splits`. Reports say how the splits were made.
+    DATASET has none yet, and its layout is `table` or `folders`. Near-duplicate images are never
+    put into two splits. In the manifest, name the file that is written as `split_file`, and its
+    splits as `splits`. Reports say how the splits were made.
 
     \b
     Example:

@@ -57,7 +57,7 @@ def mistaken(done: subprocess.CompletedProcess[str], message: str) -> None:
         (("--set", "interpolate.method=dis"), "interpolate.method: rife → dis"),
         (("--set", "keyframes.k=4"), "3 frames in between"),
         (("--set", "score.weights=nowhere.pt"), "neither a known name nor a file"),
-        (("--set", "score.wieghts=x"), 'Did you mean "weights"?'),
+        (("--set", "score.wieghts=x"), 'Did you mean "score.weights"?'),
         (("--set", "keyframes.strategy=best"), "keyframes.strategy"),
         (("--split", "dev"), "dev"),
     ],
@@ -208,7 +208,10 @@ def test_sizes_that_are_no_whole_tokens(
     ("arguments", "message"),
     [
         (["--shards", "nowhere-*.tar"], "no such file"),
-        (["--shards", "SHARD", "--set", "loop.learnig_rate=1"], 'Did you mean "learning_rate"?'),
+        (
+            ["--shards", "SHARD", "--set", "loop.learnig_rate=1"],
+            'Did you mean "loop.learning_rate"?',
+        ),
         (["--shards", "SHARD", "--set", "loop.batch_size=0"], "loop.batch_size"),
         (["--shards", "SHARD", "--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--shards", "SHARD", "--init", "nowhere.pt"], "nowhere.pt"),

@@ -100,10 +100,10 @@ def refused(arguments: list[object], message: str) -> None:
         (["frames=pixels"], "keyframes.images=all"),
         (["crop=0.75"], "tokens cannot be cropped. Set frames=pixels"),
         (["masks.random=0.9"], "the chances of the masks do not sum to 1"),
-        (["losses.mms=1"], 'Did you mean "msm"?'),
+        (["losses.mms=1"], 'Did you mean "losses.msm"?'),
         (["network.width=100"], "network.width"),
         (["vqgan=nowhere.pt"], "neither a known name nor a file"),
-        (["stream.bufer=3"], 'Did you mean "buffer"?'),
+        (["stream.bufer=3"], 'Did you mean "stream.buffer"?'),
         (["loop.device=cuda"], "torch finds no GPU"),
     ],
 )

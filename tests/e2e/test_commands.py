@@ -51,6 +51,7 @@ def test_help_lists_all(program: str) -> None:
     output = subprocess.run([BIN / program, "--help"], capture_output=True, text=True, check=True)
     for first, *_ in leaves(importlib.import_module(GROUPS[program]).cli):
         assert f"\n  {first} " in output.stdout
+    assert "..." not in output.stdout.partition("Options:")[2], "a sentence is cut"
 
 
 def test_make_help_lists_every_target() -> None:

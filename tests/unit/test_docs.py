@@ -75,7 +75,7 @@ def test_pages_that_the_code_names_are_there() -> None:
         for path in (ROOT / package).rglob("*.py")
         for page in re.findall(r"docs/[\w/-]+\.md", path.read_text("utf-8"))
     }
-    assert ("docs/training.md", "configs.py") in named
+    assert ("docs/training.md", "settings.py") in named
     assert [one for one in sorted(named) if not (ROOT / one[0]).exists()] == []
 
 

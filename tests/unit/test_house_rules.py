@@ -1,4 +1,4 @@
-"""The layout that ARCHITECTURE.md promises: imports go one way, and `--help` is quick."""
+"""The layout that ARCHITECTURE.md promises: imports go one way, `--help` and scoring are light."""
 
 from __future__ import annotations
 
@@ -112,6 +112,30 @@ QUICK = ["cc_prep", "pipelines.cli", "cc_train", "cc_train.cli", "cc_prep.record
 def test_quick_imports(module: str) -> None:
     """Keeps away: a --help that takes seconds because it imports torch or Ray."""
     assert not modules_after(f"import {module}") & {"torch", "ray", "cv2", "pandas", "pyarrow"}
+
+
+OURS_AT_MOST = 40  # modules; scoring texts needs no network, image or data set
+SCORING = {
+    "score": "from cc_train import score; score({'a': 'it moved'}, {'a': ['it has moved']})",
+    "evaluate": "from cc_train.cli import cli; cli.main("
+    "['evaluate', '--predictions', 'p.json', '--references', 'r.json'], standalone_mode=False)",
+}
+
+
+@pytest.mark.parametrize("way", SCORING)
+def test_scoring_is_light(way: str, tmp_path: Path) -> None:
+    """Keeps away: torch, OpenCV and the layouts of data sets, imported to compare two texts."""
+    (tmp_path / "p.json").write_text('{"a": "it moved"}')
+    (tmp_path / "r.json").write_text('{"a": ["it has moved"]}')
+    code = f"{SCORING[way]}; import sys; print(*sys.modules, file=sys.stderr)"
+    environment = {"PYTHONPATH": str(ROOT), "PATH": ""}  # without Java, which METEOR starts slowly
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, check=True, cwd=tmp_path, env=environment,
+    )  # fmt: skip
+    modules = set(done.stderr.splitlines()[-1].split())
+    assert not modules & {"torch", "cv2"}
+    assert len([name for name in modules if name.partition(".")[0] in PACKAGES]) <= OURS_AT_MOST
 
 
 def test_unit_tests_mirror_the_packages() -> None:

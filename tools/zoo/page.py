@@ -9,9 +9,10 @@ from typing import Any
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_train.evaluation import evaluation, fact_scores, protocols, published
+from cc_train.evaluation import evaluation, protocols, published
 from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.comparing import published_rows
+from cc_train.evaluation.rendered import fact_scores
 from cc_train.runs import run_folder
 from tools.zoo import rows as zoo_rows
 from tools.zoo.rows import Entry, ZooRow

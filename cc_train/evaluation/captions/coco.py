@@ -18,11 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from cc_prep import storage
-from cc_prep.datasets.layouts import clevr_change
 from cc_prep.errors import UserError
 from cc_prep.formats import coco
-from cc_prep.records import FACT_TYPES, NO_CHANGE, Facts
-from cc_train.data import shard_index
+from cc_prep.records import NO_CHANGE, Facts
 
 CHANGE, STILL = "semantic change", "no change"
 PREDICTIONS, REFERENCES = "predictions.json", "references.json"
@@ -82,8 +80,8 @@ def _item(image_id: str, meta: Mapping[str, Any]) -> Item:
         references=references,
         groups=tuple(groups),
         image_id=image_id,
-        aliases=(*_aliases(image_id), "_".join(files), *by_own_id, _of_images(own)),
-        facts=shard_index.facts_of(meta),
+        aliases=(*aliases(image_id), "_".join(files), *by_own_id, _of_images(own)),
+        facts=Facts.of_sample(meta),
         own=own,
     )
 
@@ -94,7 +92,7 @@ def _of_images(names: Mapping[str, Any]) -> str:
     return " ".join(map(str, both)) if all(both) else ""
 
 
-def _aliases(image_id: str) -> list[str]:
+def aliases(image_id: str) -> list[str]:
     """`256.png` → `256`; `000007.png_n` → `000007_n` and ProCap's `000007.pngnc`, `000007nc`."""
     base = image_id.removesuffix(STILL_END)
     still = base != image_id
@@ -217,8 +215,8 @@ def matched(
     captions: dict[str, str] = {}
     unknown = []
     for name, caption in predictions.items():
-        id = names.get(name) or names.get(_without_prefix(name))
-        if id is None and (name in not_scored or _without_prefix(name) in not_scored):
+        id = names.get(name) or names.get(without_prefix(name))
+        if id is None and (name in not_scored or without_prefix(name) in not_scored):
             continue
         if id is None:
             unknown.append(name)
@@ -242,7 +240,7 @@ def matched(
     return captions, predicted
 
 
-def _without_prefix(name: str) -> str:
+def without_prefix(name: str) -> str:
     """The id of a pair, for the name of an image file in CLEVR-Change; other names are unchanged.
 
     `CLEVR_semantic_000001.png` → `000001.png`; `CLEVR_nonsemantic_000001.png` → `000001.png_n`.
@@ -255,7 +253,7 @@ def _without_prefix(name: str) -> str:
 
 def _is_still(item: Item) -> bool:
     """Whether a pair is a distractor, by its reference file or its id."""
-    return STILL in item.groups or _without_prefix(item.name).endswith(STILL_END)
+    return STILL in item.groups or without_prefix(item.name).endswith(STILL_END)
 
 
 def _names(items: Sequence[Item]) -> dict[str, str]:
@@ -351,7 +349,7 @@ def with_types(items: Sequence[Item], path: str) -> list[Item]:
         raise UserError(f"{path}: no type mapping", "Give {type: [image ids]}")
     ids = _names(items)
     types = {
-        ids.get(str(name)) or ids.get(_without_prefix(str(name))): str(kind)
+        ids.get(str(name)) or ids.get(without_prefix(str(name))): str(kind)
         for kind, names in mapping.items()
         for name in names
     }
@@ -368,43 +366,6 @@ def with_types(items: Sequence[Item], path: str) -> list[Item]:
     ]
 
 
-def with_facts(items: Sequence[Item], path: str) -> list[Item]:
-    """The items with the facts of a rendered data set's facts.json.
-
-    An item is found by its official id, or by one of the names that systems derive from it. Raises
-    UserError for an item that the file does not have, or has as another type of change.
-    """
-    by_name: dict[str, Facts] = {}
-    for image_id, facts in clevr_change.facts_by_image_id(path).items():
-        by_name.update(dict.fromkeys((image_id, *_aliases(image_id)), facts))
-    names = [_without_prefix(item.name) for item in items]
-    missing = [name for name in names if name not in by_name]
-    if missing:
-        raise UserError(
-            f"{path}: no facts of {len(missing)} of {len(items)} pairs of the references, such as "
-            f"{missing[0]!r}",
-            f"Ids there look like {next(iter(by_name), None)!r}; give the facts.json of their data",
-        )
-    with_facts = [
-        replace(item, facts=by_name[name]) for item, name in zip(items, names, strict=True)
-    ]
-    for item in with_facts:
-        _require_same_type(item, path)
-    return with_facts
-
-
-def _require_same_type(item: Item, path: str) -> None:
-    """Raises UserError if an item's groups and its facts disagree about the type of change."""
-    assert item.facts is not None
-    types = [group for group in item.groups if group != CHANGE]
-    true = STILL if item.facts.type == FACT_TYPES[0] else item.facts.type
-    if (types and types[-1] != true) or (CHANGE in item.groups and true == STILL):
-        raise UserError(
-            f"{path}: {item.name} is {true!r} there and {item.groups[-1]!r} in the references",
-            "Give the facts.json of the data set that the references are of",
-        )
-
-
 def write(out: Path, items: Sequence[Item], predictions: Mapping[str, str]) -> None:
     """Writes `predictions.json`, and SCORER's two files if the ids mark some pairs as distractors.
 
@@ -416,7 +377,7 @@ def write(out: Path, items: Sequence[Item], predictions: Mapping[str, str]) -> N
     changed: list[dict[str, str]] = []
     still: list[dict[str, str]] = []
     for row in rows:
-        (still if _without_prefix(row["image_id"]).endswith(STILL_END) else changed).append(row)
+        (still if without_prefix(row["image_id"]).endswith(STILL_END) else changed).append(row)
     for name in SCORER_FILES:  # of an evaluation before this one
         (out / name).unlink(missing_ok=True)
     if still:

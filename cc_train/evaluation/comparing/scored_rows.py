@@ -13,10 +13,12 @@ from typing import Any
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.synth.parsing import UNCHANGED
-from cc_train.evaluation import evaluation, evaluation_files, fact_scores, signature
+from cc_train.evaluation import evaluation, evaluation_files, signature
 from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.masks import segmentation
+from cc_train.evaluation.rendered import fact_scores
 from cc_train.evaluation.signature import Signature
+from cc_train.runs import run_folder
 
 REMEDY = "Evaluate again, or give other runs or folders of cc-train evaluate"
 CIDER = "CIDEr"
@@ -49,7 +51,7 @@ class Row:
     sources, marks, details: for published scores, by group: where they are printed, what the table
         shows besides them (see MARKS), and all that is known of them as JSON.
     masks: which masks were scored, in words; empty where there are none.
-    signature: None for published scores, and for evaluations from before there were signatures.
+    signature: None for published scores.
     members: the runs of one system whose mean this row is. spread: their standard deviation by
         group and measure.
     """
@@ -86,7 +88,7 @@ def read(path: str) -> Row:
     Raises UserError if no scores are there, or they are damaged.
     """
     start = Path(path)
-    evaluated = Path(evaluation.default_folder(path))
+    evaluated = Path(run_folder.default_evaluation(path))
     candidates = [start] if start.is_file() else [evaluated / "scores.json"]
     candidates += [start / "scores.json"]
     file = next((c for c in candidates if c.is_file()), None)
@@ -101,8 +103,7 @@ def read(path: str) -> Row:
         if group in groups:
             groups[group] = {**shares, **groups[group]}
     groups[evaluation.TOTAL] |= _of_masks(scores)
-    line = scores.get("signature")
-    folder = file.parent if file.parent.name != evaluation.FOLDER else file.parent.parent
+    folder = file.parent if file.parent.name != run_folder.EVALUATION else file.parent.parent
     folder = Path(os.path.abspath(folder))
     name = folder.name.removesuffix(".evaluation")
     items, exact = _items(file.parent / evaluation.ITEMS)
@@ -111,10 +112,10 @@ def read(path: str) -> Row:
         groups=groups,
         pairs={str(group): int(values["pairs"]) for group, values in scores["groups"].items()},
         items=items,
-        conventions=str(scores.get("conventions", "")),
+        conventions=scores["conventions"],
         folder=folder.parts,
         exact=exact,
-        signature=None if line is None else signature.parse(line),
+        signature=signature.parse(scores["signature"]),
         masks=_masks(scores),
     )
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from cc_prep.errors import UserError
-from cc_train.evaluation import evaluation, fact_scores
+from cc_train.evaluation import evaluation
 from cc_train.evaluation.comparing import bootstrap
 from cc_train.evaluation.comparing.scored_rows import MARKS, MEASURES, Row
-from cc_train.evaluation.signature import FACTS
+from cc_train.evaluation.rendered import fact_scores
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,13 @@ def require_same(rows: Sequence[Row]) -> None:
 def _different(rows: Sequence[Row]) -> list[str]:
     """The evaluations whose signature differs from the first one's, in words."""
     ours = [row for row in rows if not row.sources]
-    first = next((row for row in ours if row.signature is not None), None)
-    if first is None or first.signature is None:
-        return []
     lines = []
     for row in ours:
-        if row.signature is None:
-            lines.append(f"{row.name} has no signature, unlike {first.name}: older code scored it")
-            continue
-        keys = first.signature.differences(row.signature)
-        if keys:
-            what = ", ".join(
-                f"{key} {row.signature.parts[key]} for {first.signature.parts[key]}" for key in keys
-            )
-            lines.append(f"{row.name} is not scored as {first.name} is: {what}")
+        keys = _differences(ours[0], row)
+        if keys and ours[0].signature is not None and row.signature is not None:
+            one, other = ours[0].signature.parts, row.signature.parts
+            what = ", ".join(f"{key} {other[key]} for {one[key]}" for key in keys)
+            lines.append(f"{row.name} is not scored as {ours[0].name} is: {what}")
     return lines
 
 
@@ -123,11 +116,9 @@ def _scored_alike(rows: Sequence[Row]) -> list[Row]:
 
 
 def _differences(first: Row, row: Row) -> list[str]:
-    """The keys of the signatures in which two rows differ; all where one alone has a signature."""
-    if first.signature is None and row.signature is None:
-        return []
+    """The keys of the signatures in which two rows differ; published rows have none."""
     if first.signature is None or row.signature is None:
-        return ["signature"]
+        return []
     return first.signature.differences(row.signature)
 
 
@@ -168,7 +159,6 @@ def notes(rows: Sequence[Row]) -> list[str]:
     notes += [f"different signatures: {line}" for line in _different(rows)]
     if any(_differences(ours[0], row) for row in ours):
         notes.append("gains are computed only between evaluations whose signatures agree")
-    notes += _on_facts(ours)
     signatures = dict.fromkeys(row.signature.line for row in ours if row.signature is not None)
     notes += [f"signature: {line}" for line in signatures]
     several = [row for row in ours if row.members]
@@ -188,15 +178,6 @@ def notes(rows: Sequence[Row]) -> list[str]:
         used = {mark for row in rows for marks in row.marks.values() for mark in marks}
         notes += [f"{mark}: {meaning}" for mark, meaning in MARKS.items() if mark in used]
     return notes
-
-
-def _on_facts(rows: Sequence[Row]) -> list[str]:
-    """Names the rows that older code judged, beside such whose signature tells of their facts."""
-    judged = [row for row in rows if fact_scores.EXACT in row.groups.get(evaluation.TOTAL, {})]
-    older = [r.name for r in judged if not r.signature or FACTS not in r.signature.parts]
-    if not older or len(older) == len(judged):
-        return []
-    return [f"type and exact by older code, whose facts are not compared: {', '.join(older)}"]
 
 
 def _on_masks(rows: Sequence[Row]) -> list[str]:

@@ -10,10 +10,11 @@ from cc_prep.formats.tar import DamagedShard
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.media.images import encode_image
 from cc_prep.media.masks import fitted
+from cc_prep.records import Facts
 from cc_train.captioner import Caption
-from cc_train.data.shard_index import ADVICE, Entry, facts_of
-from cc_train.evaluation.faithfulness import Judged
+from cc_train.data.shard_index import ADVICE, Entry
 from cc_train.evaluation.masks.segmentation import MaskCounter, MaskScores
+from cc_train.evaluation.rendered.faithfulness import Judged
 
 
 class SampleMasks:
@@ -69,7 +70,7 @@ class SampleMasks:
         if self.keep:
             predicted, true = (encode_image(mask, "png", 0) for mask in (prediction, reference))
             self.pngs[entry.key] = predicted, true
-        facts = facts_of({**sample.meta, "key": entry.key})
+        facts = Facts.of_sample({**sample.meta, "key": entry.key})
         if facts is not None:
             self.judged.append(Judged(caption.text, facts, prediction, reference))
 

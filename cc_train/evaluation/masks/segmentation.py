@@ -87,6 +87,10 @@ class MaskScores:
         }
         return {name: _finite(value) for name, value in figures.items()}
 
+    def table(self) -> str:
+        """The scores in Markdown."""
+        return table(self.to_json())
+
     def _of_each_class(self) -> list[dict[str, float]]:
         right, true, predicted = (
             np.diag(self.matrix),

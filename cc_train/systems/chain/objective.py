@@ -31,22 +31,24 @@ EARLY = 0.5  # the weight of every round but the last
 
 
 class Losses(FactLosses):
-    """Weights of the losses; 0 leaves one out, and those of a round are means over the rounds.
-
-    caption: cross-entropy of the next word. mask, dice: cross-entropy and 1 − Dice of the masks of
-    all regions together. region: loss between each true region and the region matched with it.
-    region_class: cross-entropy of all regions' classes. pointing, contrast, agreement: see
-    `cc_train.systems.chain.consistency`.
-    """
+    """Weights of the losses; 0 leaves one out, and those of a round are means over the rounds."""
 
     caption: float = Field(1.0, ge=0)
+    """Cross-entropy of the next word."""
     mask: float = Field(5.0, ge=0)
+    """Cross-entropy of the masks of all regions together."""
     dice: float = Field(1.0, ge=0)
+    """1 − Dice of the same masks."""
     region: float = Field(0.5, ge=0)
+    """Between each true region and the region matched with it."""
     region_class: float = Field(0.5, ge=0)
+    """Cross-entropy of all regions' classes."""
     pointing: float = Field(0.2, ge=0)
+    """Of where the decoder looks at the words of a region; see docs/chain.md."""
     contrast: float = Field(0.1, ge=0)
+    """Between the captions and the regions of a batch; see docs/chain.md."""
     agreement: float = Field(0.1, ge=0)
+    """Between what caption and regions say; see docs/chain.md."""
 
 
 PARTS = ("caption", "mask", "dice", "region", "region_class", "pointing", "contrast", "agreement")

@@ -30,21 +30,22 @@ MAX_LISTED = 4
 
 
 class Settings(PairSettings):
-    """All settings of `cc-train chain`, besides those of `PairSettings`.
-
-    rounds: how often regions and caption refine each other. feedback: the input of a round: the
-    words, a learned constant instead of them, or nothing, so that regions and caption do not see
-    each other; the parameters are the same. sampled: the share of steps in which rounds get the
-    captioner's own words instead of the true ones. trunk_rate: factor on the learning rate of the
-    encoder and the decoder, for a start from another run; 0 freezes them.
-    """
+    """All settings of `cc-train chain`, besides those of `PairSettings`."""
 
     regions: RegionSettings = RegionSettings()
+    """The regions of change."""
     rounds: int = Field(2, ge=0)
+    """How often regions and caption refine each other; 0: both are predicted once."""
     feedback: Feedback = "text"
+    """What a round gives the masks. `text`: the words; `constant`: a learned constant; `none`: the
+    constant, and the captions get nothing of the regions either. The parameters are the same."""
     sampled: float = Field(0.5, ge=0, le=1)
+    """The share of steps in which rounds get the captioner's own words instead of the true ones."""
     losses: Losses = Losses()
+    """Weights of the losses; 0 leaves one out."""
     trunk_rate: float = Field(1.0, ge=0)
+    """Factor on the learning rate of encoder and decoder; 0 leaves them as they are and needs
+    --init."""
 
 
 def prepare(settings: Settings, request: Request) -> Task:

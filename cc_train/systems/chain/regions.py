@@ -25,16 +25,16 @@ BESIDE = 0.02  # what a place counts at least, against one that is under a mask
 
 
 class RegionSettings(Section):
-    """Sizes of the regions.
-
-    queries: the largest number of regions of a pair. pixel_width: width of the vectors of pixels.
-    layers: number of layers by which queries read a pair.
-    """
+    """Sizes of the regions."""
 
     queries: int = Field(16, ge=1)
+    """The largest number of regions of a pair."""
     pixel_width: int = Field(32, ge=8, multiple_of=8)
+    """Channels of the pixels' vectors."""
     layers: int = Field(2, ge=1)
+    """Layers by which queries read a pair."""
     dropout: float = Field(0.1, ge=0, lt=1)
+    """The dropout."""
 
 
 @dataclass(frozen=True)

@@ -35,14 +35,12 @@ NEW = ("joint_positional_embedding", "bef_embedding", "aft_embedding", "ln_mid")
 
 
 class Network(Sizes):
-    """Sizes of the CLIP4IDC, which --init replaces.
-
-    intra_layers: how many blocks see one image alone. None takes what our training wrote into the
-        weights of --init, else 9, as the reference; from scratch 4. A number is needed for weights
-        of others with another one, and refused if it is not that of our own.
-    """
+    """Sizes of the CLIP4IDC, which --init replaces."""
 
     intra_layers: int | None = Field(None, ge=1)
+    """How many visual blocks see one image alone. null: with --init the number that our training
+    wrote into the weights, or 9 as the reference; without --init 4. A number is needed for weights
+    of others with another one, and refused if it is not that of our own."""
 
 
 class Clip4idcObjective(Objective):

@@ -15,10 +15,10 @@ from torch import Tensor
 from cc_prep.errors import UserError
 from cc_prep.models import clip_tokenizer
 from cc_prep.models.clip4idc import CLIP4IDC, Config
-from cc_prep.records import NO_CHANGE
+from cc_prep.records import NO_CHANGE, Facts
 from cc_prep.settings import Section
 from cc_prep.weights import networks, read_tensors
-from cc_train.data import order, shard_index
+from cc_train.data import order
 from cc_train.data.sequence_index import Sample, describe, read_index
 from cc_train.data.stream import StatelessSource
 from cc_train.distributed import Ranks
@@ -36,17 +36,17 @@ __all__ = ["Settings", "card", "compact", "prepare"]
 
 
 class Settings(Section):
-    """All settings of `cc-train clip4idc`. clip_lr_scale: see Clip4idcObjective; --init only.
-
-    facts: weights of the losses of a renderer's knowledge, see `known_facts`; null learns captions
-    alone, as in the paper. Pairs without facts do not count; if no pair has any, the setting is
-    refused.
-    """
+    """All settings of `cc-train clip4idc`."""
 
     network: Network = Network()
+    """Sizes of the network, without --init."""
     data: Data = Data()
+    """The training data."""
     clip_lr_scale: float = Field(1e-3, gt=0)
+    """With --init: the learning rate of what plain CLIP has, in units of the others'."""
     facts: FactLosses | None = None
+    """Weights of the losses of a renderer's knowledge; null learns captions alone, as in the paper.
+    Shards without any facts are refused."""
     loop: Loop = Loop(
         steps=2000,
         batch_size=64,
@@ -56,6 +56,7 @@ class Settings(Section):
         warmup_steps=200,
         precision="bfloat16",
     )
+    """The training loop."""
 
 
 def prepare(settings: Settings, request: Request) -> Task:
@@ -121,7 +122,7 @@ def _start(sizes: Network, init: Path | None) -> CLIP4IDC:
 
 def _check_facts(samples: Sequence[Sample]) -> None:
     """Raises UserError for facts of another form, and where no pair has any."""
-    known = [shard_index.facts_of({**sample.meta, "key": sample.key}) for sample in samples]
+    known = [Facts.of_sample({**sample.meta, "key": sample.key}) for sample in samples]
     if not any(facts is not None for facts in known):
         raise UserError(
             "facts: none of these pairs says what truly changed",

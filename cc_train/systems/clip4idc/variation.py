@@ -11,29 +11,29 @@ from pydantic import Field
 
 from cc_prep.records import NO_CHANGE, Facts
 from cc_prep.settings import Section
-from cc_train.data import shard_index, supervision
+from cc_train.data import supervision
 from cc_train.data.mirroring import exchange_sides
 from cc_train.data.sequence_index import Sample
 from cc_train.systems.clip4idc import known_facts
 
 
 class Data(Section):
-    """The training data: the ends of each sequence with one of its captions, drawn in every step.
-
-    mirror: half of the pairs are mirrored, and left and right are exchanged in their captions, see
-    `exchange_sides`.
-    reverse: reverses half of the pairs that did not change, or that have captions for it.
-    shift: both images are moved together by up to so many px. blur: largest standard deviation of a
-    blur in px. no_change: share of the unchanged pairs to train on.
-    """
+    """The training data: the ends of each sequence with one of its captions, drawn each time."""
 
     mirror: bool = False
+    """Mirror half of the pairs, and exchange left and right in their captions; English only."""
     reverse: bool = False
+    """Reverse half of the pairs that did not change, or that have captions of the reverse order."""
     shift: int = Field(0, ge=0)
+    """Move both images together by up to so many px."""
     blur: float = Field(0.0, ge=0)
+    """The largest standard deviation of a blur, in px."""
     no_change: float = Field(1.0, ge=0, le=1)
+    """The share of the unchanged pairs to train on."""
     held_out: float = Field(0.05, gt=0, lt=1)
+    """The share of the pairs that is held out for validation."""
     validation_pairs: int = Field(500, ge=2)
+    """The largest number of pairs to validate on."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Variation:
 
         shape: of its images, [H, W, 3].
         """
-        facts = shard_index.facts_of({**sample.meta, "key": sample.key})
+        facts = Facts.of_sample({**sample.meta, "key": sample.key})
         if facts is None:
             return None
         if self.reverse:
@@ -122,7 +122,7 @@ def _captions_backwards(sample: Sample) -> Sequence[str]:
     if sample.meta.get("kind") == NO_CHANGE:
         captions: Sequence[str] = sample.meta["captions"]
         return captions
-    facts = shard_index.facts_of({**sample.meta, "key": sample.key})
+    facts = Facts.of_sample({**sample.meta, "key": sample.key})
     return () if facts is None else facts.reversed_captions
 
 

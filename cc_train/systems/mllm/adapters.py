@@ -16,19 +16,22 @@ DEFAULT_RANK = 8  # peft wants one; every layer has its own from a pattern
 
 
 class Lora(Section):
-    """Settings of the adapters.
-
-    vision, bridge, language: the rank of each part; 0 leaves a part frozen. alpha: the factor on an
-    adapter's output, which is LoRA's alpha divided by the rank. targets: a regular expression of
-    whole names of the language part's layers, instead of the family's.
-    """
+    """Settings of the adapters."""
 
     vision: int = Field(4, ge=0)
+    """Rank of the vision network's adapters; 0 leaves it frozen. `lm` has the language part alone.
+    """
     bridge: int = Field(4, ge=0)
+    """Rank between vision and language; 0 leaves it frozen."""
     language: int = Field(8, ge=0)
+    """Rank of the language model's adapters; 0 leaves it frozen."""
     alpha: float = Field(2.0, gt=0)
+    """The factor on an adapter's output, which is peft's `lora_alpha` divided by the rank."""
     dropout: float = Field(0.05, ge=0, lt=1)
+    """The dropout."""
     targets: str | None = None
+    """A regular expression of whole names of the language part's layers, instead of the family's.
+    """
 
     def ranks(self) -> dict[Part, int]:
         """The rank of each part that has adapters."""

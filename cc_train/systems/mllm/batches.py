@@ -19,21 +19,22 @@ from cc_train.systems.mllm.prompts import PromptTokenizer
 
 
 class AttentionControl(Section):
-    """Settings of the loss that draws attention to the changed area.
-
-    where: in the vision network, in the language model (from the last token of the prompt to the
-    image tokens), or nowhere. layer: number of the layer; −1 is the last one. form: form of the
-    loss, see docs/mllm.md. weight: weight of the loss. masks: found masks, or the true ones of
-    rendered data. largest_share: pairs whose mask covers more of the image are left out, since such
-    a mask says little; pairs without a mask are left out in any case.
-    """
+    """Settings of the loss that draws attention to the changed area."""
 
     where: Literal["vision", "llm", "none"] = "vision"
+    """In the vision network, in the language model (from the last token of the prompt to the image
+    tokens), or nowhere."""
     layer: int = -1
+    """Number of the layer; −1 is the last one."""
     form: Form = "attention_to_mask"
+    """What is compared (docs/mllm.md)."""
     weight: float = Field(0.1, ge=0)
+    """Weight of the loss."""
     masks: Literal["found", "truth"] = "found"
+    """`found` by `cc-prep changes`, or the true ones of the shards."""
     largest_share: float = Field(0.6, gt=0, le=1)
+    """Pairs whose mask covers more of the image have no attention loss, since such a mask says
+    little."""
 
     @property
     def is_on(self) -> bool:
@@ -42,16 +43,15 @@ class AttentionControl(Section):
 
 
 class Entities(Section):
-    """Settings of the entities (names of things) in the prompt.
-
-    source: the entities that `cc-prep entities` retrieved, or none. k: their largest number for a
-    pair. drop: the share of training prompts without any, so that a model works without them and
-    does not trust them blindly.
-    """
+    """Settings of the entities (names of things) in the prompt."""
 
     source: Literal["retrieved", "none"] = "retrieved"
+    """The entities that `cc-prep entities` retrieved, or none."""
     k: int = Field(1, ge=1)
+    """Their largest number for a pair."""
     drop: float = Field(0.15, ge=0, le=1)
+    """The share of training prompts without any, so that a model works without them and does not
+    trust them blindly."""
 
 
 @dataclass(frozen=True)

@@ -23,16 +23,16 @@ from cc_train.systems.mllm.prompts import PromptTokenizer
 
 
 class Generation(Section):
-    """Settings of generation.
-
-    repetition_penalty: penalty of tokens that the caption already has, the prompt not counted; 1 is
-    none. length_penalty: of beam search, see transformers. The command decides the number of beams.
-    """
+    """Settings of generation. The command decides the number of beams."""
 
     max_new_tokens: int = Field(50, ge=1)
+    """The largest number of tokens of a caption."""
     min_new_tokens: int = Field(1, ge=0)
+    """The smallest number of tokens of a caption."""
     repetition_penalty: float = Field(1.5, ge=1)
+    """Penalty of tokens that the caption already has, the prompt not counted; 1 is none."""
     length_penalty: float = 1.0
+    """Of beam search; above 0, longer captions are preferred."""
 
 
 class MllmCaptioner(WithFrozen):

@@ -25,15 +25,13 @@ from cc_train.systems.mllm.attention_tap import Rows
 
 
 class Connector(EncoderSettings):
-    """Sizes of the connector of `lm`, besides those of its comparison.
-
-    grid: rows and columns of the tokens of places, which follow the summaries of the comparison.
-    rate: its learning rate as a multiple of loop.learning_rate; new weights learn faster than
-    adapters.
-    """
+    """Sizes of the connector of `lm`."""
 
     grid: int = Field(3, ge=1)
+    """Rows and columns of the tokens of places, which follow the summaries of the comparison."""
     rate: float = Field(1.0, gt=0)
+    """Its learning rate in units of `loop.learning_rate`; new weights learn faster than adapters.
+    """
 
 
 class GridConnector(FeatureComparison):

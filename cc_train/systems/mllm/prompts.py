@@ -23,16 +23,14 @@ PASTED = ("Before (left) and after (right): ",)
 
 
 class Prompt(Section):
-    """The question to the model.
-
-    text: the question. entities: a sentence that follows it if there are entities, with their names
-    in place of {}.
-    """
+    """The question to the model."""
 
     text: str = Field(
         "Describe the change between the before image and the after image.", min_length=1
     )
+    """The question."""
     entities: str = Field(" Entity: {}.", pattern=r"\{\}")
+    """A sentence that follows it if there are entities, with their names in place of {}."""
 
     def with_entities(self, names: Sequence[str]) -> str:
         """The question about a pair in which these entities were found."""

@@ -46,41 +46,53 @@ NO_LIMIT = 2**31  # of a context that the configuration does not bound
 
 
 class Model(Section):
-    """The model to adapt.
-
-    weights: its folder, as save_pretrained writes it, or a name that `cc-prep weights` lists.
-    family: default is that of its configuration. precision: of its frozen weights; auto is bfloat16
-    on a GPU. image_size: in px, for models that take any. images: two, or both pasted side by side
-    into one picture. checkpointing: layers compute twice, to save memory. backbone_weights: for
-    `lm`, a file for a backbone whose weights have no name here.
-    """
+    """The model to adapt."""
 
     weights: str | None = None
+    """The folder of a model, as save_pretrained writes it, or a name that `cc-prep weights` lists.
+    """
     family: str | None = None
+    """One of the families of docs/mllm.md; null: that of its configuration."""
     precision: Precision = "auto"
+    """Of the frozen weights; auto: bfloat16 on a GPU, float32 on a CPU. Adapters are always
+    float32."""
     image_size: int | None = Field(None, ge=14)
+    """In px, for models that take any; null: the model's. Not for `lm`, which reads the features in
+    the shards."""
     images: ImageLayout = "two"
+    """`pasted`: both in one picture, side by side."""
     checkpointing: Literal["none", "non_reentrant", "reentrant"] = "none"
+    """Other than `none`: layers are computed twice, to save memory."""
     backbone_weights: str | None = None
+    """Of `lm`: a file, or transformers' folder, for a backbone whose weights have no name here."""
 
 
 class Settings(Section):
-    """All settings of `cc-train mllm`. The defaults are DAVIR's, or where its paper is silent,
-    FINER-MLLM's (docs/mllm.md).
+    """All settings of `cc-train mllm`.
 
-    words: how captions are split into words for scores; the training has the tokens of its model.
+    The defaults are DAVIR's, or where its paper is silent, FINER-MLLM's (docs/mllm.md).
     """
 
     model: Model = Model()
+    """The model to adapt."""
     lora: Lora = Lora()
+    """The adapters."""
     connector: Connector = Connector()
+    """The connector of `lm`."""
     prompt: Prompt = Prompt()
+    """The question to the model."""
     attention: AttentionControl = AttentionControl()
+    """The loss that draws attention to the changed area."""
     entity: Entities = Entities()
+    """The names of things in the prompt."""
     generation: Generation = Generation()
+    """How captions are generated; beams are given to `evaluate` and `caption`."""
     words: Words = "treebank"
+    """How captions are split into words for scores; the training has the tokens of its model."""
     validation_split: split.ValidationSplit = split.ValidationSplit()
+    """What is held out of the training for validation, without --valid."""
     stream: StreamSettings = StreamSettings()
+    """How shards are read."""
     loop: Loop = Loop(
         steps=12000,
         epochs=20,
@@ -89,6 +101,7 @@ class Settings(Section):
         weight_decay=0.1,
         warmup_steps=100,
     )
+    """The training loop."""
 
 
 def prepare(settings: Settings, request: Request) -> Task:

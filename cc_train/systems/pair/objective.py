@@ -17,9 +17,10 @@ from cc_train.training.fact_losses import FactLosses
 
 
 class Losses(FactLosses):
-    """Weights of the losses; 0 leaves one out. caption: of the next word."""
+    """Weights of the losses; 0 leaves one out."""
 
     caption: float = Field(1.0, ge=0)
+    """Of the next word."""
 
 
 class PairObjective(CaptionObjective):

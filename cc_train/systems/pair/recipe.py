@@ -23,20 +23,20 @@ from cc_train.training.task import Request, Task, over_samples, validation
 
 
 class Decoder(DecoderSettings):
-    """Decoder settings of `cc-train pair`.
-
-    attend_grid: the decoder attends to the differences at every place of the grid, and not only to
-    their summaries.
-    """
+    """Sizes of the caption decoder of `cc-train pair`."""
 
     attend_grid: bool = True
+    """The decoder attends to the differences at every place of the grid, and not only to their
+    summaries."""
 
 
 class Settings(PairSettings):
     """All settings of `cc-train pair`; see `PairSettings`."""
 
     decoder: Decoder = Decoder()
+    """The caption decoder."""
     losses: Losses = Losses()
+    """Weights of the losses; 0 leaves one out."""
 
 
 def prepare(settings: Settings, request: Request) -> Task:

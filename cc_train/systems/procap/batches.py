@@ -38,15 +38,16 @@ DRAWING: tuple[Strategy, ...] = ("confidence", "random", "visual")
 class Keyframes(Section):
     """The rule that selects frames between before and after; some strategies draw them each time.
 
-    strategy, k, threshold: as in `cc_prep.steps.confidence`; k is the number of frames.
-
     Shards that hold only the images of their fixed keyframes do for a rule that does not draw; a
     rule that draws needs the images of all frames. This holds for features as well.
     """
 
     strategy: Strategy = "confidence"
+    """How frames between before and after are chosen (docs/scoring.md)."""
     k: int = Field(2, ge=0)
+    """How many there are."""
     threshold: float | None = Field(None, ge=0)
+    """Frames of a larger penalty are drawn only where there are not enough others."""
 
 
 @dataclass(frozen=True)

@@ -36,16 +36,19 @@ Queries = Literal["shared", "independent"]
 
 
 class Decoder(DecoderSettings):
-    """Sizes of the caption decoder. reference_quirks: see `CaptionDecoder`."""
+    """Sizes of the caption decoder of stage 2."""
 
     reference_quirks: bool = False
+    """Two deviations of ProCap's decoder (docs/training.md)."""
 
 
 class ComparisonSettings(Section):
-    """Settings of a `Comparison` of the states of both ends."""
+    """Sizes of a `Comparison` of the states of both ends."""
 
     heads: int = Field(4, ge=1)
+    """Attention heads."""
     dropout: float = Field(0.1, ge=0, lt=1)
+    """The dropout."""
 
 
 class ProCap(WithFrozen, EncoderDecoder):

@@ -16,24 +16,24 @@ TRIES = 10
 
 
 class Masks(Section):
-    """Probabilities of the masks, which sum to 1, and their sizes.
-
-    random: each token is kept by itself, with a share drawn from `keep_prob`.
-    full: everything is masked, so only the caption says what the frames show.
-    box_masked: one box, the same in all frames, is masked. box_visible: everything but such a box.
-    interior: all frames between before and after are masked, as in stage 2 (not in the reference,
-        so its probability is 0 by default).
-    box_area: the share of a frame that a box covers; aspect: the largest ratio of its sides.
-    """
+    """Probabilities of the masks, which sum to 1, and their sizes."""
 
     random: float = Field(0.7, ge=0, le=1)
+    """Each token is kept by itself, with a share drawn from `keep_prob`."""
     full: float = Field(0.1, ge=0, le=1)
+    """Everything is masked, so only the caption says what the frames show."""
     box_masked: float = Field(0.1, ge=0, le=1)
+    """One box, the same in all frames, is masked."""
     box_visible: float = Field(0.1, ge=0, le=1)
+    """Everything but such a box is masked."""
     interior: float = Field(0.0, ge=0, le=1)
+    """All frames between before and after are masked, as in stage 2; not in the paper."""
     keep_prob: tuple[float, float] = Field((0.2, 0.2), strict=False)
+    """Bounds that the share of shown tokens is drawn between."""
     box_area: tuple[float, float] = Field((0.2, 0.8), strict=False)
+    """Bounds that a box's share of the frame is drawn between."""
     aspect: float = Field(2.0, ge=1)
+    """The largest ratio of a box's sides."""
 
     @model_validator(mode="after")
     def _are_chances(self) -> Masks:

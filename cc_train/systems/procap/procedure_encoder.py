@@ -25,16 +25,17 @@ BYTE_PAIRS = 49408
 
 
 class Sizes(Section):
-    """Sizes that a new procedure encoder may have.
-
-    compare_ends: the head that judges the caption also reads the difference between both ends, and
-    not only [REL], as in the paper; see `ProcedureEncoder.relation`.
-    """
+    """Sizes that a new procedure encoder may have."""
 
     width: int = Field(768, ge=64, multiple_of=64)
+    """Channels; CLIP's weights need 768."""
     layers: int = Field(12, ge=1)
+    """Blocks."""
     text_length: int = Field(24, ge=1)
+    """Byte pairs of a caption; longer captions are cut."""
     compare_ends: bool = False
+    """The head that judges the caption also reads the difference between both ends, and not only
+    [REL], as in the paper."""
 
 
 class Config(Sizes):

@@ -45,16 +45,15 @@ CLIP_BLOCKS = "visual.transformer."
 
 
 class Network(Sizes):
-    """Sizes and start of the procedure encoder; --init with CLIP's weights needs its width.
-
-    position_std: initial standard deviation of embeddings and positions; 1 in the reference.
-    sinusoidal_init: rows and columns start as sines and cosines. mimetic: attention starts as in
-    `cc_train/layers/mimetic.py`.
-    """
+    """Sizes and start of the procedure encoder; --init with CLIP's weights needs its width."""
 
     position_std: float = Field(1.0, gt=0)
+    """Standard deviation of embeddings and positions before training."""
     sinusoidal_init: bool = False
+    """Positions of rows and columns begin as sines and cosines."""
     mimetic: bool = False
+    """Attention begins with the structure that Trockman and Kolter (ICML 2023) found in trained
+    networks; for training from scratch."""
 
     def encoder(
         self, features: FrameFeatures, frames: int, grid: tuple[int, int]
@@ -78,31 +77,44 @@ class Network(Sizes):
 
 
 class Settings(Section):
-    """All settings of `cc-train stage1`. frames: what the encoder sees of a frame.
-
-    cache_mb: see `FrameFeatures`. crop: train on random crops of the frames, of at least this share
-    of their area; only for pixels. vqgan: the weights that made the tokens, a file if they have no
-    name of their own; backbone_weights: likewise for the features. feature_pooling: how features
-    are brought to the grid of the tokens, see `to_grid`. max_activation_mb: see `Stage1Objective`.
-    reference_quirks: the encoder sees images in [0, 1], see `FrameFeatures`; stage 2 follows its
-    stage 1.
-    """
+    """All settings of `cc-train stage1`."""
 
     frames: Reads = "tokens"
+    """What the encoder sees of a frame (docs/procap.md)."""
     reference_quirks: bool = False
+    """The encoder sees images in [0, 1], as in ProCap's code; only with `frames: pixels`. Stage 2
+    follows its stage 1."""
     cache_mb: int = Field(500, ge=0)
+    """On a CPU, with `frames: pixels`: MB of features that are kept, since the VQGAN never changes.
+    """
     max_activation_mb: int = Field(1000, ge=0)
+    """On a CPU: above this many MB of activations, the three variants of a batch go through the
+    encoder one by one."""
     crop: float | None = Field(None, gt=0, le=1)
+    """With `frames: pixels`: train on a random part of the frames, the same in all, of at least
+    this share of their area."""
     vqgan: str | None = None
+    """The file of the VQGAN that made the tokens, if its weights have no name here."""
     backbone_weights: str | None = None
+    """With `frames: features`: a file, or transformers' folder, for a backbone whose weights have
+    no name here."""
     feature_pooling: Pooling = "unshuffle"
+    """How finer features come to the grid of the tokens: `unshuffle`, into the channels, or, with
+    `frames: features` alone, `mean`."""
     network: Network = Network()
+    """Sizes and start of the encoder."""
     keyframes: Keyframes = Keyframes()
+    """Which frames between before and after are seen."""
     masks: Masks = Masks()
+    """What is masked."""
     losses: Losses = Losses()
+    """Weights of the losses."""
     first_caption: bool = False
+    """Always take a pair's first caption, and not a random one."""
     validation_split: split.ValidationSplit = split.ValidationSplit()
+    """What is held out of the training for validation, without --valid."""
     stream: StreamSettings = StreamSettings()
+    """How shards are read."""
     loop: Loop = Loop(
         steps=200_000,
         batch_size=8,
@@ -111,6 +123,7 @@ class Settings(Section):
         validate_every=5000,
         checkpoint_every=5000,
     )
+    """The training loop."""
 
 
 def prepare(settings: Settings, request: Request) -> Task:

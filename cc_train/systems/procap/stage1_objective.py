@@ -38,19 +38,19 @@ KEPT = 10  # numbers a channel that a block keeps of a token: 1 + 1 input, 3 q k
 
 
 class Losses(Section):
-    """Weights of the three losses; a loss of weight 0 costs no pass. The paper's sum is 1, 1, 1.
-
-    ignore_fully_masked: samples of which nothing is seen say nothing about caption and order.
-    reference_quirks: two deviations of the reference: its consistency sums over all samples and
-        divides by those that are not fully masked, and its captions of other pairs may be true of
-        this one as well.
-    """
+    """Weights of the three losses; a loss of weight 0 costs no pass. The paper's sum is 1, 1, 1."""
 
     msm: float = Field(7.0, ge=0)
+    """Of the codebook indices of masked tokens."""
     align: float = Field(0.5, ge=0)
+    """Of whether the caption describes this change."""
     consistency: float = Field(0.5, ge=0)
+    """Of whether the frames are in order."""
     ignore_fully_masked: bool = True
+    """Samples of which nothing is seen do not count for `align` and `consistency`."""
     reference_quirks: bool = False
+    """Two deviations of ProCap's code: `consistency` sums over all samples and divides by those
+    that are not fully masked, and captions of other pairs may be true of this one as well."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cc_prep.records import Facts
 from cc_train.data import shard_index
 from cc_train.data.collate import before_after
 from cc_train.data.shard_index import Entry
@@ -55,7 +56,7 @@ class ProbedPairs:
         ends, tokens, scenes, facts = [], [], [], []
         for entry in entries:
             sample = entry.read()
-            known = shard_index.facts_of({**sample.meta, "key": sample.key})
+            known = Facts.of_sample({**sample.meta, "key": sample.key})
             if known is not None:
                 images = torch.from_numpy(before_after(sample, features.kind)[None])
                 ends.append(features(as_input(images))[0].half().cpu())

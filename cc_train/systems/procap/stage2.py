@@ -40,53 +40,74 @@ ENCODER = "intermediate_generator."
 
 
 class QuerySettings(Section):
-    """The procedure queries. k: their number, in frames; 0 leaves them out. kind: see `ProCap`."""
+    """The procedure queries."""
 
     k: int = Field(2, ge=0)
+    """Frames of procedure queries; 0 leaves them out."""
     kind: Queries = "shared"
+    """`shared`: stage 1's mask vector for all queries, as in ProCap's code; `independent`: a vector
+    for each, as in the paper."""
 
 
 class Settings(Section):
-    """All settings of `cc-train stage2`.
-
-    network, frames and feature_pooling: only without --init; with it they are stage 1's. vqgan and
-    backbone_weights: refused with --init, which brings stage 1's networks. cache_mb: see
-    `FrameFeatures`. encoder_lr_scale: factor on the encoder's learning rate. freeze: the encoder is
-    not trained. vocabulary: a file to use instead of the words of the training captions.
-    min_word_count: rarer words become [UNK]. words: how captions are split into words, for the
-    training and its scores. decay_norms: everything but biases has weight decay,
-    norms, embeddings and positions too, as in the reference. reference_quirks: two deviations of
-    the reference's encoder in stage 2, see `ProCap`; the range of the images is that of stage 1.
-    comparison: the decoder sees explicit differences, see `ProCap`; null as in the paper.
-    pairs_per_scene: number of ordered pairs drawn from each scene, see `OrderedPairBatches`, for
-    `frames: features`; null takes before and after as they come. facts: a renderer's facts are
-    learned as well, see `FactLosses`; it needs a comparison and ordered pairs, and is refused if no
-    data set has facts. mirror: the share of scenes that are mirrored, see `MirroredBatches`; it
-    needs ordered pairs.
-    """
+    """All settings of `cc-train stage2`."""
 
     frames: Reads | None = None
+    """What the encoder sees of a frame; null: as in stage 1, and `tokens` without --init. With
+    --init another value is refused."""
     reference_quirks: bool = False
+    """Two deviations of ProCap's encoder in stage 2 (docs/training.md), and without --init images
+    in [0, 1]."""
     cache_mb: int = Field(500, ge=0)
+    """On a CPU, with `frames: pixels`: MB of features that are kept, since the VQGAN never changes.
+    """
     vqgan: str | None = None
+    """The file of the VQGAN that made the tokens; refused with --init, which brings stage 1's."""
     backbone_weights: str | None = None
+    """A file, or transformers' folder, for a backbone whose weights have no name here; refused with
+    --init, which brings stage 1's."""
     feature_pooling: Pooling | None = None
+    """How finer features come to the grid of the tokens; null: as in stage 1, and `unshuffle`
+    without --init."""
     network: Network | None = None
+    """Without --init: the sizes and the start of the encoder, with the keys of stage 1."""
     queries: QuerySettings = QuerySettings()
+    """The procedure queries."""
     decoder: Decoder = Decoder(width=512, heads=8, hidden=2048)
+    """The caption decoder."""
     comparison: ComparisonSettings | None = None
+    """Explicit differences between before and after, for the decoder; null: none, as in the paper.
+    """
     pairs_per_scene: int | None = Field(None, ge=1)
+    """Ordered pairs that are drawn of each scene, for `frames: features`; null takes before and
+    after as they come."""
     facts: FactLosses | None = None
+    """Weights of the losses of a renderer's knowledge, which is learned as well; it needs
+    `comparison` and `pairs_per_scene`. null: it is not."""
     mirror: float = Field(0.0, ge=0, le=1)
+    """The share of scenes that are seen mirrored; the shards need mirrored features
+    (docs/features.md). It needs ordered pairs."""
     label_smoothing: float = Field(0.1, ge=0, lt=1)
+    """Label smoothing of the captions."""
     encoder_lr_scale: float = Field(0.4, gt=0)
+    """The encoder's learning rate in units of `loop.learning_rate`; with a high rate stage 2
+    forgets stage 1."""
     freeze: bool = False
+    """The encoder learns nothing."""
     decay_norms: bool = False
+    """Weight decay falls on everything but biases and independent queries, as in ProCap's code."""
     vocabulary: str | None = None
+    """A file of words, such as ProCap's `word2idx.json`, in place of those of the training
+    captions."""
     min_word_count: int = Field(1, ge=1)
+    """Words that stand less often in the training captions become the unknown word."""
     words: Words = "treebank"
+    """How captions are split into words, for the training and its scores; characters for scripts
+    without blanks (docs/training.md)."""
     validation_split: split.ValidationSplit = split.ValidationSplit()
+    """What is held out of the training for validation, without --valid."""
     stream: StreamSettings = StreamSettings(pair_scenes=True)
+    """How shards are read."""
     loop: Loop = Loop(
         epochs=40,
         batch_size=16,
@@ -96,6 +117,7 @@ class Settings(Section):
         weight_decay=0.01,
         warmup_ratio=0.1,
     )
+    """The training loop."""
 
 
 def prepare(settings: Settings, request: Request) -> Task:

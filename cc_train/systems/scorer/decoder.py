@@ -22,16 +22,19 @@ INITIAL_STD = 0.02
 
 
 class DecoderSettings(Section):
-    """Sizes of the decoder, whose width is the encoder's.
-
-    word_width: channels of a word's embedding. length: words of a caption and two marks.
-    """
+    """Sizes of the decoder, whose width is the encoder's."""
 
     word_width: int = Field(300, ge=2, multiple_of=2)
+    """Channels of a word's embedding."""
     heads: int = Field(8, ge=1)
+    """Attention heads."""
     layers: int = Field(2, ge=1)
+    """Layers."""
     length: int = Field(24, ge=3)
+    """Words of a caption plus the marks for start and end; longer captions are cut in training, and
+    a note counts them."""
     dropout: float = Field(0.1, ge=0, lt=1)
+    """The dropout."""
 
 
 class Spoken(NamedTuple):

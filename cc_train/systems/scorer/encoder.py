@@ -23,18 +23,20 @@ POSITIONS = 14  # rows and columns that the public code has positions for
 
 
 class EncoderSettings(AttentionSizes):
-    """Sizes of the encoder.
-
-    largest_grid: features on a finer grid are averaged down to at most so many rows and columns.
-    standardise: standardise the channels of the features, which the public code does not do.
-    """
+    """Sizes of the encoder."""
 
     width: int = Field(512, ge=8, multiple_of=2)
+    """Channels; a multiple of `heads`."""
     heads: int = Field(8, ge=1)
+    """Attention heads."""
     layers: int = Field(2, ge=1)
+    """Layers."""
     dropout: float = Field(0.1, ge=0, lt=1)
+    """The dropout."""
     largest_grid: int = Field(14, ge=1)
+    """Features on a finer grid are averaged down to at most so many rows and columns."""
     standardise: bool = False
+    """Standardise the channels of the features first, which neither paper nor code does."""
 
     def grid_of(self, rows: int, columns: int) -> tuple[int, int]:
         """Rows and columns of features, reduced by the smallest factor that makes them no more than

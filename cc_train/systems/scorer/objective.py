@@ -32,14 +32,12 @@ from cc_train.training.caption_objective import CaptionObjective, right_words
 
 
 class Losses(Section):
-    """Weights of the losses beside the caption's; 0 leaves one out.
-
-    contrast: between the images of pairs. cbr: between the after images and those reconstructed
-    from the before image and the sentence.
-    """
+    """Weights of the losses beside the caption's; 0 leaves one out."""
 
     contrast: float = Field(0.1, ge=0)
+    """Between the images of pairs."""
     cbr: float = Field(0.001, ge=0)
+    """Between the after images and those reconstructed from the before image and the sentence."""
 
 
 @dataclass(frozen=True)

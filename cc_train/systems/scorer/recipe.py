@@ -48,41 +48,51 @@ text.register(words.CODEC, lambda folder: ScorerWords.read(folder / words.FILE))
 
 
 class Settings(Section):
-    """All settings of `cc-train scorer`.
-
-    backbone_weights: a file for a backbone whose weights have no name here. matching: tokens are
-    matched in each head by itself (the paper), or by all channels at once (its code). cbr: the
-    weights of CBR are trained (the paper), or stay as initialised (its code). sentence: the mean of
-    a sentence is over its words (the paper), or over all positions of a caption (its code).
-    validation: captions are decoded greedily (the paper), or sampled (its code). words: captions
-    are split in one of the ways of `Words`, or at blanks (its code). reference_quirks: the default
-    of these five: true for the code, false for the paper. swap: the probability that a scene's
-    first image and its other view change places. vocabulary: a file to use instead of the words of
-    the training captions. min_word_count: rarer words become [UNK]. pairs_per_scene: number of
-    ordered pairs drawn from each scene, see `OrderedPairBatches`, without swap; null takes the
-    change and the other view as they come. facts: a renderer's facts of ordered pairs are learned
-    as well, see `SceneLosses`. mirror: the share of scenes that are mirrored, see
-    `MirroredBatches`. Neither facts nor mirror is in the paper or its code.
-    """
+    """All settings of `cc-train scorer`. Neither `facts` nor `mirror` is in paper or code."""
 
     backbone_weights: str | None = None
+    """A file, or transformers' folder, for a backbone whose weights have no name here."""
     reference_quirks: bool = False
+    """The default of the next five keys: true as in the public code, false as in the paper."""
     matching: Literal["per_head", "summed"] | None = None
+    """`per_head`: tokens are matched in each head by itself, as in the paper; `summed`: by all
+    channels at once, as in its code."""
     cbr: Literal["trained", "frozen"] | None = None
+    """`frozen`: CBR keeps its initial weights, as in the code, whose optimizer leaves it out."""
     sentence: Literal["words", "slots"] | None = None
+    """`words`: the mean of a sentence is over its words; `slots`: the sum is divided by all
+    positions of a caption, as in the code."""
     validation: Literal["greedy", "sampled"] | None = None
+    """`sampled`: captions are drawn, as in the code's validation."""
     words: WordSplitting | None = None
+    """How captions are split into words; characters for scripts without blanks (docs/training.md);
+    `blanks`: as in the code, with its marks and its order."""
     encoder: EncoderSettings = EncoderSettings()
+    """The encoder."""
     decoder: DecoderSettings = DecoderSettings()
+    """The caption decoder."""
     losses: Losses = Losses()
+    """Weights of the losses beside the caption's."""
     swap: float = Field(0.5, ge=0, le=1)
+    """The probability that a scene's first image and its other view change places."""
     pairs_per_scene: int | None = Field(None, ge=1)
+    """Ordered pairs that are drawn of each scene, without `swap`; null takes the change and the
+    other view as they come."""
     facts: SceneLosses | None = None
+    """Weights of the losses of a renderer's knowledge, which is learned as well; null: it is not.
+    """
     mirror: float = Field(0.0, ge=0, le=1)
+    """The share of scenes that are seen mirrored; the shards need mirrored features
+    (docs/features.md)."""
     vocabulary: str | None = None
+    """A file of words, such as ProCap's `word2idx.json`, in place of those of the training
+    captions."""
     min_word_count: int = Field(1, ge=1)
+    """Words that stand less often in the training captions become the unknown word."""
     validation_split: split.ValidationSplit = split.ValidationSplit()
+    """What is held out of the training for validation, without --valid."""
     stream: StreamSettings = StreamSettings(pair_scenes=True)
+    """How shards are read."""
     loop: Loop = Loop(
         steps=10000,
         batch_size=128,
@@ -94,6 +104,7 @@ class Settings(Section):
         validate_every=1000,
         checkpoint_every=1000,
     )
+    """The training loop."""
 
     @model_validator(mode="after")
     def _sizes_and_data_go_together(self) -> Settings:

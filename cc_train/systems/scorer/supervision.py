@@ -22,13 +22,11 @@ from cc_train.training.fact_losses import FactLosses
 
 
 class SceneLosses(FactLosses):
-    """Weights of the losses; 0 leaves one out.
-
-    look: of the decoder's attention at each word of a changed pair's caption; the target is the
-    place of the object before, or after if it was added.
-    """
+    """Weights of the losses of what a renderer knows; 0 leaves one out."""
 
     look: float = Field(0.5, ge=0)
+    """Of the decoder's attention at each word of a changed pair's caption; the target is the place
+    of the object before, or after if it was added."""
 
 
 class Supervision(nn.Module):

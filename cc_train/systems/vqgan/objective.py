@@ -29,28 +29,37 @@ SHOWN = 8
 
 
 class Weights(Section):
-    """Weights of the losses, and the schedule of the discriminator and of dead codes.
-
-    pixel, squared: of the absolute and of the squared error of pixels in [−1, 1]. A small object of
-        a wrong colour weighs far more in the second (not in the reference, so it is 0 by default).
-    discriminator_start: step from which the discriminator takes part; before, it does not run.
-    revive_every, revive_until: every so many steps, until that step, codes that were not used since
-        the last time are moved onto features of the batch; 0 is never.
-    """
+    """Weights of the losses, and the schedule of the discriminator and of dead codes."""
 
     pixel: float = Field(1.0, ge=0)
+    """Of the absolute error of pixels in [−1, 1]."""
     squared: float = Field(0.0, ge=0)
+    """Of their squared error, in which a small object of a wrong color weighs far more; not in the
+    reference."""
     perceptual: float = Field(0.25, ge=0)
+    """Of the perceptual distance."""
     backbone: Backbone = "efficientnet-lite0"
+    """The network of the perceptual distance; `efficientnet-lite0-x2` tells shapes of small objects
+    apart and takes longer; `lpips` needs that package."""
     codebook: float = Field(1.0, ge=0)
+    """Of the codebook's loss."""
     beta: float = Field(0.25, ge=0)
+    """Of the term of it that moves the codes."""
     legacy: bool = True
+    """Whether `beta` is on that term, as in the code of taming-transformers, or on the other."""
     adversarial: float = Field(0.8, ge=0)
+    """Of the discriminator, which is balanced with the rest at the decoder's last layer."""
     discriminator_start: int = Field(1000, ge=0)
+    """Step from which the discriminator takes part; before, it does not run."""
     discriminator_channels: int = Field(32, ge=1)
+    """Channels of its first layer."""
     discriminator_layers: int = Field(2, ge=1)
+    """Its layers."""
     revive_every: int = Field(100, ge=0)
+    """Every so many steps, codes that were not used since the last time are moved onto features of
+    the batch; 0 is never."""
     revive_until: int = Field(2000, ge=0)
+    """The last step at which this happens."""
 
 
 class VqganObjective(Objective):

@@ -30,27 +30,31 @@ Frame = tuple[Sample, str]
 
 
 class Data(Section):
-    """The training data: square crops of `crop` px of all frames.
-
-    held_out: share of the ids that is held out for validation. validation_frames: number of their
-        frames that are used for it, uncropped.
-    """
+    """The training data: square crops of all frames."""
 
     crop: int = Field(112, ge=16)
+    """Side of a crop, in px."""
     flip: bool = True
+    """Mirror half of the crops."""
     held_out: float = Field(0.05, gt=0, lt=1)
+    """The share of the ids that is held out for validation."""
     validation_frames: int = Field(64, ge=1)
+    """How many of their frames are used for it, uncropped."""
 
 
 class Settings(Section):
     """All settings of `cc-train vqgan`."""
 
     network: Config = Config(channels=32, blocks=1, latent=64, codes=512, code_width=32)
+    """Sizes of the network."""
     weights: Weights = Weights()
+    """Weights of the losses."""
     data: Data = Data()
+    """The training data."""
     loop: Annotated[Loop, Field()] = Loop(
         steps=5000, learning_rate=4e-4, betas=(0.5, 0.9), ema_decay=0.998, precision="bfloat16"
     )
+    """The training loop."""
 
     @model_validator(mode="after")
     def _crops_are_whole_tokens(self) -> Settings:

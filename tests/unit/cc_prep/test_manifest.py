@@ -93,7 +93,10 @@ def test_another_encoding_is_named_with_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("interpolate: {dept: 2}", 'interpolate.dept: unknown key. Did you mean "depth"?'),
+        (
+            "interpolate: {dept: 2}",
+            'interpolate.dept: unknown key. Did you mean "interpolate.depth"?',
+        ),
         ("image_size: 8\nimage_size: 9", "line 4: image_size occurs twice"),
         ("interpolate: {depth: 2, depth: 3}", "depth occurs twice"),
         ("bogus: 1", "bogus: unknown key. Known here: name, layout"),
@@ -147,7 +150,7 @@ def test_an_own_key_beside_a_merged_one_stands_once(tmp_path: Path) -> None:
         ("clevr", ["interpolate.depth=["], "not YAML (expected the node content"),
         ("clevr", ["interpolate={depth: 2, depth: 3}"], "not YAML (depth occurs twice)"),
         ("clevr", ["name.x=1"], "name has no keys below it"),
-        ("clevr", ["interpolate.depht=2"], 'Did you mean "depth"?'),
+        ("clevr", ["interpolate.depht=2"], 'Did you mean "interpolate.depth"?'),
     ],
 )
 def test_wrong_names_and_overrides(dataset: str, overrides: list[str], message: str) -> None:

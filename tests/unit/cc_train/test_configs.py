@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import io
-import re
 from pathlib import Path
 
 import click
 import pytest
 import yaml
 from click.testing import CliRunner
-from pydantic import BaseModel
 from rich.console import Console
 
 from cc_prep import manifest, settings
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
-from cc_train import cli, configs, options, systems
+from cc_train import configs, systems
+from cc_train.cli import cli, options, train
 from cc_train.systems.chain import recipe as chain
 from cc_train.systems.clip4idc import recipe as clip4idc
 from cc_train.systems.pair import recipe as pair
 from cc_train.systems.procap import batches, stage1, stage2
-from cc_train.systems.scorer import recipe as scorer
 from cc_train.systems.vqgan import recipe as vqgan
 from cc_train.text import Vocabulary
-from cc_train.training.settings import Loop
-from tests.conftest import ROOT
 
 QUIET = Console(quiet=True)
 
@@ -109,111 +105,6 @@ def test_a_digest_is_no_number() -> None:
     assert values == {"sha256": "9e3179a3163cb976", "rate": -1500.0}
 
 
-def test_defaults_in_the_docs() -> None:
-    """Keeps away: a table of defaults that lies, or a key that it lacks."""
-    lines = (ROOT / "docs" / "training.md").read_text().splitlines()
-    rows = {line.split("`")[1]: line.split("|")[2:7] for line in lines if line.startswith("| `")}
-    assert pair.Settings().loop == chain.Settings().loop, "they share a column"
-    recipes = (vqgan, clip4idc, stage1, stage2, pair)
-    assert rows.keys() == Loop.model_fields.keys()
-    for name, cells in rows.items():
-        for text, recipe in zip(cells, recipes, strict=True):
-            value = getattr(recipe.Settings().loop, name)
-            written = f"[{text}]" if "," in text else text.strip()
-            loop = configs.load(Loop, "vqgan", None, [f"{name}={written}"], QUIET)
-            assert getattr(loop, name) == value, (name, text)
-
-
-SETTINGS_TABLES = {
-    "stage1": ("procap.md", "### Settings of stage 1"),
-    "stage2": ("procap.md", "### Settings of stage 2"),
-    "pair": ("pair.md", "## Settings"),
-    "chain": ("chain.md", "## Settings"),
-    "scorer": ("scorer.md", "## Settings"),
-    "mllm": ("mllm.md", "## Settings"),
-}
-
-
-def documented(page: str, heading: str) -> dict[str, str]:
-    """Keys of the table below a heading, with their defaults as written; "" where prose stands.
-
-    A row may hold several keys, later ones by their last parts, and as many defaults.
-    """
-    text = (ROOT / "docs" / page).read_text("utf-8")
-    section = re.split(r"^#+ ", text.partition(f"\n{heading}\n")[2], flags=re.MULTILINE)[0]
-    defaults: dict[str, str] = {}
-    for line in section.splitlines():
-        if line.startswith("| `"):
-            names, written = (cell.strip() for cell in line.split("|")[1:3])
-            keys = re.findall(r"`([^`]+)`", names)
-            prefix = keys[0].rpartition(".")[0]
-            cells = [written] if len(keys) == 1 else written.split(", ")
-            cells = cells if len(cells) == len(keys) else [""] * len(keys)
-            for key, cell in zip(keys, cells, strict=True):
-                name = prefix + key if key.startswith(".") else key
-                whole = re.match(r"`([^`]+)`(?:, and those of .*)?$", cell)
-                value = whole[1] if whole else "" if " " in cell else cell
-                defaults[name] = value.replace("−", "-")
-    return defaults
-
-
-def effective(settings: BaseModel) -> BaseModel:
-    """With what SCORER's `reference_quirks` stands for written out."""
-    if not isinstance(settings, scorer.Settings):
-        return settings
-    ways = dict.fromkeys(("matching", "cbr", "sentence", "validation"))
-    values = {**ways, "words": settings.split_words}
-    return Effective(settings=settings.model_copy(update=values), ways=settings.ways)
-
-
-class Effective(BaseModel):
-    settings: scorer.Settings
-    ways: scorer.Ways
-
-
-@pytest.mark.parametrize("name", SETTINGS_TABLES)
-def test_defaults_in_a_captioner_s_table(name: str) -> None:
-    """Keeps away: a page whose table of settings has other defaults than the captioner."""
-    model = systems.recipe(name).Settings
-    defaults = documented(*SETTINGS_TABLES[name])
-    checked = {key: value for key, value in defaults.items() if value}
-    assert len(checked) >= 7
-    for key, value in checked.items():
-        settings = configs.load(model, name, None, [f"{key}={value}"], QUIET)
-        assert effective(settings) == effective(model()), (key, value)
-
-
-@pytest.mark.parametrize("name", ["stage1", "stage2"])
-def test_the_tables_of_procap_have_every_key(name: str) -> None:
-    """Keeps away: a setting that a user can only find in the code."""
-
-    def leaves(section: BaseModel, prefix: str = "") -> set[str]:
-        keys = set()
-        for key in type(section).model_fields:
-            value = getattr(section, key)
-            nested = isinstance(value, BaseModel)
-            keys |= leaves(value, f"{prefix}{key}.") if nested else {prefix + key}
-        return keys
-
-    every_key = {key for key in leaves(systems.recipe(name).Settings()) if key[:5] != "loop."}
-    assert documented(*SETTINGS_TABLES[name]).keys() == every_key
-
-
-def test_what_an_empty_section_of_stage_2_is() -> None:
-    """Keeps away: a table that says what `facts={}` takes, and takes something else."""
-    text = (ROOT / "docs/procap.md").read_text("utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| `null` \|.* `{}` is `([^`]+)`", text, re.MULTILINE)
-    assert [key for key, _ in rows] == ["comparison", "facts"]
-    for key, written in rows:
-        empty, full = (
-            configs.load(stage2.Settings, "stage2", None, [f"{key}={value}"], QUIET)
-            for value in ("{}", written)
-        )
-        assert empty == full
-        keys = getattr(full, key).model_fields_set
-        assert keys == getattr(full, key).model_dump().keys()
-
-
 def test_no_such_file() -> None:
     with pytest.raises(UserError, match=r"nowhere\.yaml"):
         configs.load(vqgan.Settings, "vqgan", "nowhere.yaml", [], QUIET)
@@ -263,7 +154,7 @@ def test_a_manifest_without_a_section_says_so(tmp_path: Path) -> None:
 
 def test_recipes_are_named_where_a_name_is_unknown() -> None:
     """Keeps away: a list of known names, and a help, without the recipes of the package."""
-    assert ", ".join(configs.recipes()) == cli.RECIPES
+    assert ", ".join(configs.recipes()) == train.RECIPES
     with pytest.raises(UserError, match=r"Known: .*whu_cdc, clip4idc-mini, .*, or a YAML file"):
         configs.load(vqgan.Settings, "vqgan", "nosuch", [], QUIET)
     with pytest.raises(UserError, match='Did you mean "vqgan-mini"'):
@@ -279,10 +170,30 @@ def test_a_gpu_has_both_names(name: str, device: str) -> None:
 
 def test_every_help_says_that_shards_are_several_patterns() -> None:
     """Keeps away: `--shards` that takes several patterns and does not say so."""
-    for name in cli.cli.list_commands(click.Context(cli.cli)):
-        command = cli.cli.get_command(click.Context(cli.cli), name)
+    for name in cli.list_commands(click.Context(cli)):
+        command = cli.get_command(click.Context(cli), name)
         assert command is not None
         for option in command.params:
             if isinstance(option, click.Option) and option.metavar == "SHARDS":
                 assert option.multiple, name
                 assert options.SHARDS in (option.help or ""), (name, option.name)
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("loop.learnig_rate", "loop.learning_rate"),
+        ("loop.lr", "loop.learning_rate"),
+        ("lop.lr", "loop.learning_rate"),
+        ("learning_rate", "loop.learning_rate"),
+        ("lr", "loop.learning_rate"),
+        ("encodr.width", "encoder.width"),
+    ],
+)
+def test_the_key_that_is_meant(key: str, meant: str, tmp_path: Path) -> None:
+    """Keeps away: a list of thirty keys for somebody who only forgot the section."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("loop: {batch_size: 3}")
+    expected = f'^--set {key}: unknown key. Did you mean "{meant}"'
+    with pytest.raises(UserError, match=expected):
+        configs.load(pair.Settings, "pair", str(file), ["loop.steps=2", f"{key}=1"], QUIET)

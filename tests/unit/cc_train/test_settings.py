@@ -10,9 +10,12 @@ import pytest
 from pydantic import BaseModel
 from rich.console import Console
 
+from cc_prep import settings as section_files
 from cc_prep.errors import UserError
+from cc_prep.settings import Section
 from cc_train import configs, systems
 from cc_train.training.settings import Loop
+from tests.commands import cc_train
 
 SYSTEMS = ("vqgan", "clip4idc", "pair", "chain", "scorer", "mllm", "stage1", "stage2")
 LISTED = Path(__file__).with_name("settings.txt")
@@ -90,7 +93,7 @@ def test_an_unknown_key_of_every_section(name: str) -> None:
     keys = ["", *sections(model)]
     assert name not in ("stage2", "scorer", "clip4idc") or "facts." in keys
     for key in keys:
-        with pytest.raises(UserError, match=f"{key}typo: unknown key"):
+        with pytest.raises(UserError, match=f"--set {key}typo: unknown key"):
             configs.load(model, name, None, [f"{key}typo=1"], Console(quiet=True))
 
 
@@ -101,6 +104,51 @@ def test_a_key_below_a_section_that_the_file_says_is_null(tmp_path: Path) -> Non
     model = type(settings("stage2"))
     chosen = configs.load(model, "stage2", str(file), ["comparison.heads=8"], Console(quiet=True))
     assert chosen.comparison.heads == 8
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_setting_has_a_meaning(name: str) -> None:
+    """Keeps away: a setting that a user can only find in the code."""
+
+    def without(kind: type[Section], above: str = "") -> Iterator[str]:
+        meanings = section_files.meanings_of(kind)
+        for key, field in kind.model_fields.items():
+            if not meanings.get(key, "").endswith("."):
+                yield above + key
+            inner = section_files.section(field)
+            yield from () if inner is None else without(inner, f"{above}{key}.")
+
+    assert list(without(systems.recipe(name).Settings)) == []
+
+
+CHANGES = {
+    "stage2": ("comparison={heads: 8}", "facts={}", "network={width: 128}", "loop.steps=7"),
+    "scorer": ("facts={look: 0.25}", "pairs_per_scene=2", "words=characters"),
+    "mllm": ("prompt.text='say: #1'", "lora.targets='.*[qv]_proj'", "attention.layer=-2"),
+    "vqgan": ("network.attention=[1, 2]", "loop.loggers=[wandb]", "loop.betas=[0, 1e-5]"),
+}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_settings_that_are_printed_can_be_given_back(name: str, tmp_path: Path) -> None:
+    """Keeps away: a printed file that another training comes of, or that is refused."""
+    model, quiet = systems.recipe(name).Settings, Console(quiet=True)
+    for changes in ((), CHANGES.get(name, ("loop.learning_rate=3e-5",))):
+        done = cc_train(name, "--settings", *(part for one in changes for part in ("--set", one)))
+        assert done.returncode == 0, done.stderr
+        file = tmp_path / "mine.yaml"
+        file.write_text(done.stdout)
+        expected = configs.load(model, name, None, changes, quiet)
+        assert configs.load(model, name, str(file), [], quiet) == expected
+
+
+def test_what_is_printed_of_a_setting() -> None:
+    """Keeps away: a range that only the code has, and a section of which no key is known."""
+    lines = cc_train("stage2", "--settings").stdout.splitlines()
+    length = lines.index("  length: 24")
+    assert lines[length - 1].endswith("(whole number ≥ 3)")
+    comparison = lines.index("comparison: null")
+    assert "#   heads: 4" in lines[comparison:]
 
 
 if __name__ == "__main__":

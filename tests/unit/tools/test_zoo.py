@@ -29,11 +29,15 @@ ITEMS = coco.items(
 CAPTIONS = {item.id: item.references[0] for item in ITEMS} | {"k0": "a dog"}
 
 
+MODEL = ROOT / "cc_train/assets/captioner-mini/model.safetensors"
+
+
 def evaluated(folder: Path, items: list[coco.Item] = ITEMS, step: int | None = None) -> Path:
-    """An evaluation. step: of the run whose captions they are; None of captions in a file."""
+    """An evaluation. step: of the run of MODEL's weights; None for captions in a file."""
     scores = evaluation.evaluate(items, CAPTIONS, metrics.PLAIN)
     if step is not None:
-        scores = replace(scores, step=step, beams=1)
+        weights = hashlib.sha256(MODEL.read_bytes()).hexdigest()
+        scores = replace(scores, step=step, beams=1, weights=weights)
     evaluation.write(folder, scores, items, CAPTIONS)
     return folder
 
@@ -100,12 +104,11 @@ def test_a_training_brings_its_settings_and_digest(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     row = yaml.safe_load((zoo / "theirs/row.yaml").read_text())
     assert (row["kind"], row["weights"]["place"]) == ("trained", "here")
-    model = ROOT / "cc_train/assets/captioner-mini/model.safetensors"
-    assert row["weights"]["bytes"] == model.stat().st_size
+    assert row["weights"]["bytes"] == MODEL.stat().st_size
     assert json.loads((zoo / "theirs/settings.json").read_text())["system"] == "pair"
     text = zoo_page.render(zoo, tmp_path)
     assert "| trained by us | 3 |" in text  # no ✓: the references are not kept
-    assert f"Weights at here: {model.stat().st_size:,} bytes" in text
+    assert f"Weights at here: {MODEL.stat().st_size:,} bytes" in text
 
 
 @pytest.mark.parametrize(
@@ -130,8 +133,7 @@ def test_scores_of_another_exported_captioner_are_refused(tmp_path: Path) -> Non
     done = add(tmp_path / "zoo", scored, "--run", "captioner-mini")
     assert done.returncode == 2
     assert "scores of other weights of step 0, and the best checkpoint of " in done.stderr
-    weights = (ROOT / "cc_train/assets/captioner-mini/model.safetensors").read_bytes()
-    path.write_text(json.dumps({**scores, "weights": hashlib.sha256(weights).hexdigest()}))
+    path.write_text(json.dumps(scores))
     assert add(tmp_path / "zoo", scored, "--run", "captioner-mini").returncode == 0
 
 
@@ -139,7 +141,7 @@ def test_weights_of_others_are_not_trained_by_us(tmp_path: Path) -> None:
     """Keeps away: "trained by us" of an imported checkpoint, and settings that are none."""
     run, zoo = tmp_path / "run", tmp_path / "zoo"
     run.mkdir()
-    shutil.copy(ROOT / "cc_train/assets/captioner-mini/model.safetensors", run)
+    shutil.copy(MODEL, run)
     (run / "settings.json").write_text("1")
     scored = evaluated(tmp_path / "e", step=0)
     assert "settings.json: no settings. Give --run" in add(zoo, scored, "--run", run).stderr
@@ -237,7 +239,7 @@ def test_the_settings_of_a_row_name_files_alone(tmp_path: Path) -> None:
     """Keeps away: the same in a path that somebody gave from where they stood."""
     run = tmp_path / "run"
     run.mkdir()
-    shutil.copy(ROOT / "cc_train/assets/captioner-mini/model.safetensors", run)
+    shutil.copy(MODEL, run)
     paths = {"vocabulary": "secret/words.json", "vqgan": "secret/vqgan", "cache": str(tmp_path)}
     names = {"model": {"weights": "../secret/lm", "family": "a/b"}, "backbone_weights": "s3://b/w"}
     (run / "settings.json").write_text(json.dumps({**paths, **names}))

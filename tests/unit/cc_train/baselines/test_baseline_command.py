@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,12 +77,12 @@ def test_no_scores_of_a_trial_stay_beside_the_captions_of_all(
 ) -> None:
     """Keeps away: a comparison that shows the scores of 2 pairs for the captions of 6."""
     out = tmp_path / "out"
-    options = command.Options((shard,), str(out), MODEL, chat.address)
-    command.baseline(replace(options, limit=2))
+    options = {"shards": (shard,), "out": str(out), "model": MODEL, "url": chat.address}
+    command.baseline(**options, limit=2)
     assert (out / "scores.json").exists()
     monkeypatch.setattr(evaluation, "evaluate", lambda *_, **__: sys.exit("no memory"))
     with pytest.raises(SystemExit):
-        command.baseline(options)
+        command.baseline(**options)
     assert len(read(out / "predictions.json")) == PAIRS
     assert not (out / "scores.json").exists()
 
@@ -111,7 +110,7 @@ def test_pairs_without_facts_are_not_asked_about_cubes(chat: ChatServer, tmp_pat
     asked = []
     for number, folder in enumerate(folders):
         out = tmp_path / f"out{number}"
-        command.baseline(command.Options((folder,), str(out), MODEL, chat.address))
+        command.baseline(shards=(folder,), out=str(out), model=MODEL, url=chat.address)
         asked.append(read(out / "baseline.json")["wordings"]["pairs"]["prompt"])
     assert ["cubes" in prompt for prompt in asked] == [False, True]
 
@@ -245,7 +244,7 @@ def test_empty_and_cut_answers_are_counted(shard: str, tmp_path: Path) -> None:
         (["--device", "cpu"], "--device is of a local model"),
         (["--protocol", "none"], "no protocol is named none"),
         (["--protocol", "spot-single"], "1,263 pairs are to be scored"),
-        (["--set", "model=x"], "--set model=…: is not to be set"),
+        (["--set", "model=x"], "--set model: reserved by this command"),
     ],
 )
 def test_options_that_do_not_go_together(

@@ -254,7 +254,7 @@ def test_half_a_pair_of_surrogates_is_replaced(chat: ChatServer) -> None:
 
 
 def test_keys_of_ours_are_not_set(chat: ChatServer) -> None:
-    with pytest.raises(UserError, match="--set stream=…: is not to be set"):
+    with pytest.raises(UserError, match="--set stream: reserved by this command"):
         model(chat, generation={"stream": True})
 
 

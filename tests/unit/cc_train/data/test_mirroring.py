@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.media.images import encode_image
-from cc_train.data import shard_index
+from cc_prep.records import Facts
 from cc_train.data.mirroring import MirroredBatches, exchange_sides, mirrored
 from cc_train.data.ordered_pairs import ordered_pairs
 from tests import pair_samples
@@ -40,7 +40,7 @@ def test_places_go_with_the_features(number: int) -> None:
     """Keeps away: a caption's object that is looked for where it was before the mirror."""
     for sample in scene(number):
         turned = mirrored(sample)
-        facts = shard_index.facts_of({**turned.meta, "key": turned.key})
+        facts = Facts.of_sample({**turned.meta, "key": turned.key})
         assert facts is not None
         assert turned.features is not None
         for objects, values in zip(

@@ -16,10 +16,10 @@ from cc_prep.errors import UserError
 from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
 from cc_prep.synth import captions, scenes
 from cc_prep.synth import facts as scene_facts
-from cc_train.evaluation import evaluation, fact_scores
+from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco
-from cc_train.evaluation.fact_scores import Share
-from cc_train.evaluation.facts import judge, true_values
+from cc_train.evaluation.rendered import fact_scores
+from cc_train.evaluation.rendered.fact_scores import Share, judge, true_values
 
 RED = Looks("red", "cube", "metal", "small", (0.5, 0.5))
 BLUE = Looks("blue", "cube", "metal", "small", (0.5, 0.5))
@@ -130,7 +130,7 @@ def test_two_types_say_that_something_changed() -> None:
     }  # fmt: skip
     columns = fact_scores.claimed_types(scores.confusion)
     assert columns == ["none", "move", "several", "not recognised"]
-    assert "| none | 1 |  | 1 | 1 |" in fact_scores.table(scores, 4)
+    assert "| none | 1 |  | 1 | 1 |" in scores.table(4)
 
 
 def test_figures_over_no_pairs_are_left_out() -> None:
@@ -225,7 +225,7 @@ def test_groups_of_a_comparison() -> None:
 
 
 def test_the_table_leads_with_facts() -> None:
-    table = fact_scores.table(SCORES, 10)
+    table = SCORES.table(10)
     lines = table.splitlines()
     assert lines[2].startswith("| told apart | 63.3 |")
     assert "| new value | 50.0 | 9.5 … 90.5 |  | 1 | 1 | 0 | 2 |" in lines
@@ -258,7 +258,7 @@ def facts_file(folder: Path, change: Facts = PAINTED, count: int = 2) -> str:
 
 def test_facts_stand_first_in_what_is_written(tmp_path: Path) -> None:
     items = coco.items([{**m, "key": m["image_id"]} for m in METAS])
-    items = coco.with_facts(items, facts_file(tmp_path))
+    items = fact_scores.with_facts(items, facts_file(tmp_path))
     predictions = {item.id: "nothing changed" for item in items}
     scores = evaluation.evaluate(items, predictions, ["CIDEr"])
     evaluation.write(tmp_path / "out", scores, items, predictions)
@@ -275,7 +275,7 @@ def test_facts_stand_first_in_what_is_written(tmp_path: Path) -> None:
 def test_pairs_without_facts_have_no_such_figures() -> None:
     items = coco.items([{**m, "key": m["image_id"]} for m in METAS])
     scores = evaluation.evaluate(items, {item.id: "x" for item in items}, ["CIDEr"])
-    assert scores.facts is None
+    assert scores.rendered is None
     assert "facts" not in scores.to_json()
     assert evaluation.table(scores).startswith("| | pairs |")
 
@@ -287,7 +287,7 @@ def test_pairs_without_facts_have_no_such_figures() -> None:
 )  # fmt: skip
 def test_facts_are_found_by_the_names_of_systems(tmp_path: Path, ids: list[str]) -> None:
     items = [coco.Item(id, ("x",)) for id in ids]
-    with_facts = coco.with_facts(items, facts_file(tmp_path))
+    with_facts = fact_scores.with_facts(items, facts_file(tmp_path))
     assert [item.facts for item in with_facts] == [PAINTED, STILL]
 
 
@@ -295,22 +295,24 @@ def test_facts_of_other_pairs_are_refused(tmp_path: Path) -> None:
     """Keeps away: captions judged by the scenes of another data set, whose ids are the same."""
     items = coco.items(METAS)
     with pytest.raises(UserError, match=r"no facts of 2 of 4 pairs .*'000001.png'"):
-        coco.with_facts(items, facts_file(tmp_path, count=1))
+        fact_scores.with_facts(items, facts_file(tmp_path, count=1))
     with pytest.raises(UserError, match=r"000000.png is 'move' there and 'color' in the ref"):
-        coco.with_facts(items, facts_file(tmp_path, MOVED))
+        fact_scores.with_facts(items, facts_file(tmp_path, MOVED))
     with pytest.raises(UserError, match="'no change' there and 'semantic change' in the"):
-        coco.with_facts([coco.Item("000000.png_n", ("x",), (coco.CHANGE,))], facts_file(tmp_path))
+        fact_scores.with_facts(
+            [coco.Item("000000.png_n", ("x",), (coco.CHANGE,))], facts_file(tmp_path)
+        )
     (tmp_path / "facts.json").write_text('{"change": {}, "no_change": {}}')
     with pytest.raises(UserError, match="no facts of 4 of 4"):
-        coco.with_facts(items, str(tmp_path / "facts.json"))
+        fact_scores.with_facts(items, str(tmp_path / "facts.json"))
     with pytest.raises(UserError, match=r"nowhere\.json"):
-        coco.with_facts(items, str(tmp_path / "nowhere.json"))
+        fact_scores.with_facts(items, str(tmp_path / "nowhere.json"))
     with pytest.raises(UserError, match="k0: 'x' is no type of change"):
         coco.items([{**METAS[0], "facts": {**asdict(STILL), "type": "x"}}])
 
 
 def test_types_and_facts_go_together(tmp_path: Path) -> None:
-    items = coco.with_facts(coco.items(METAS), facts_file(tmp_path))
+    items = fact_scores.with_facts(coco.items(METAS), facts_file(tmp_path))
     (tmp_path / "types.json").write_text(json.dumps({"color": ["000000.png", "000001.png"]}))
     assert [i.facts for i in coco.with_types(items, str(tmp_path / "types.json"))] == [
         PAINTED, STILL, PAINTED, STILL

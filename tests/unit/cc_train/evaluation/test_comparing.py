@@ -17,6 +17,7 @@ from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.comparing import published_rows, scored_rows, side_by_side
 from cc_train.report import comparison as comparison_page
 from cc_train.report import latex, page
+from cc_train.runs import run_folder
 from cc_train.sharing import model_card
 from tests.commands import Done, cc_train
 from tests.conftest import ROOT
@@ -79,7 +80,7 @@ def test_the_evaluation_of_a_captioner_by_name(
     monkeypatch.setattr("cc_train.runs.run_folder.ASSETS", tmp_path / "assets")
     monkeypatch.chdir(tmp_path)
     Path(evaluated(tmp_path / "other", GOOD), "evaluation").rename(
-        evaluation.default_folder("named")
+        run_folder.default_evaluation("named")
     )
     assert scored_rows.read("named").name == "named"
 

@@ -7,8 +7,8 @@ import pytest
 
 from cc_prep.records import Facts, Looks
 from cc_prep.synth import parsing
-from cc_train.evaluation import faithfulness
-from cc_train.evaluation.faithfulness import Judged
+from cc_train.evaluation.rendered import faithfulness
+from cc_train.evaluation.rendered.faithfulness import Judged
 
 SIDE = 40
 CUBE = Looks("red", "cube", "metal", "small", (0.25, 0.25))
@@ -93,7 +93,7 @@ def test_shares_and_masks_of_other_pairs() -> None:
     assert (scores.masked.right, scores.masked.pairs) == (1, 2)
     content = scores.to_json()
     assert content["contradictions"]["no change with a mask"]["share"] == 0.5
-    assert "| contradiction: no change with a mask | 50.0 |" in faithfulness.table(content)
+    assert "| contradiction: no change with a mask | 50.0 |" in scores.table()
     assert faithfulness.count([]) is None
     alone = faithfulness.count(pairs[:1])
     assert alone is not None

@@ -14,9 +14,9 @@ from cc_prep.errors import UserError
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.comparing import scored_rows, several_runs, side_by_side
-from cc_train.evaluation.fact_scores import Share
-from cc_train.evaluation.faithfulness import Faithfulness
 from cc_train.evaluation.masks.segmentation import MaskScores
+from cc_train.evaluation.rendered.fact_scores import Share
+from cc_train.evaluation.rendered.faithfulness import Faithfulness
 from tests.commands import cc_train
 
 ITEMS = coco.items(

@@ -27,16 +27,9 @@ GOOD = {item.id: item.references[0] for item in ITEMS}
 BAD = {**GOOD, "k0": "a dog", "k3": "the cube"}
 
 
-def evaluated(
-    folder: Path, captions: dict[str, str], items: list[coco.Item] = ITEMS, unsigned: bool = False
-) -> str:
+def evaluated(folder: Path, captions: dict[str, str], items: list[coco.Item] = ITEMS) -> str:
     scores = evaluation.evaluate(items, captions, metrics.PLAIN)
     evaluation.write(folder / "evaluation", scores, items, captions)
-    if unsigned:
-        file = folder / "evaluation/scores.json"
-        content = json.loads(file.read_text())
-        del content["signature"]
-        file.write_text(json.dumps(content))
     return str(folder)
 
 
@@ -87,20 +80,6 @@ def test_facts_are_part_of_the_line() -> None:
     assert signed_facts(dict.fromkeys(GOOD, replace(facts[0], before=elsewhere))).line == one.line
 
 
-def test_figures_of_older_code_are_named(tmp_path: Path) -> None:
-    """Keeps away: shares of captions that two versions read differently, without a word of it."""
-    red = Looks("red", "cube", "metal", "small", (0.5, 0.5))
-    items = [replace(item, facts=Facts("move", red, red)) for item in ITEMS]
-    rows = [scored_rows.read(evaluated(tmp_path / name, GOOD, items)) for name in ("new", "old")]
-    assert not [note for note in side_by_side.notes(rows) if "older code" in note]
-    parts = dict(signed_facts(dict.fromkeys(GOOD, Facts("move", red, red))).parts)
-    del parts["facts"]
-    rows[1] = replace(rows[1], signature=signature.Signature(parts))
-    assert [note for note in side_by_side.notes(rows) if "older code" in note] == [
-        "type and exact by older code, whose facts are not compared: old"
-    ]
-
-
 def signed_facts(facts: dict[str, Facts]) -> signature.Signature:
     items = [replace(item, facts=facts[item.id]) for item in ITEMS]
     return evaluation.evaluate(items, GOOD, metrics.PLAIN).signature
@@ -138,15 +117,12 @@ def test_compare_refuses_different_signatures(tmp_path: Path) -> None:
     """Keeps away: a table in which one system was scored on an easier half."""
     whole = evaluated(tmp_path / "whole", GOOD)
     half = evaluated(tmp_path / "half", {i.id: GOOD[i.id] for i in ITEMS[:2]}, ITEMS[:2])
-    old = evaluated(tmp_path / "old", GOOD, unsigned=True)
     refused = cc_train("compare", whole, half)
     assert refused.returncode == 2
     assert refused.stderr.startswith(
         "cc-train: half is not scored as whole is: pairs 2 for 4, refs "
     )
     assert refused.stderr.count("\n") == 1
-    assert cc_train("compare", old, whole).returncode == 2
-    assert cc_train("compare", old).returncode == 0  # alone it can mislead nobody
     mixed = cc_train("compare", whole, half, "--mixed")
     assert mixed.returncode == 0
     assert "note: different signatures: half is not scored as whole is" in mixed.stdout
@@ -163,9 +139,6 @@ def test_no_gain_between_scores_on_other_references(tmp_path: Path) -> None:
     again = scored_rows.read(evaluated(tmp_path / "again", GOOD))
     [gain] = side_by_side.intervals([*rows, again])
     assert (gain.name, gain.other) == ("again", "both")
-    unsigned = replace(rows[0], name="older", signature=None)
-    assert side_by_side.intervals([unsigned, *rows]) == []
-    assert [gain.name for gain in side_by_side.intervals([rows[0], unsigned, again])] == ["again"]
 
 
 def test_compare_with_published_rows_names_the_protocol(tmp_path: Path) -> None:

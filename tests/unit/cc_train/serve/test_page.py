@@ -12,8 +12,7 @@ from cc_prep import datasets
 from cc_train.pretrained import Captioner
 from cc_train.serve.captions import CaptionService
 from cc_train.serve.collection import Collection
-from cc_train.serve.command import make, shipped_examples
-from cc_train.serve.server import Server
+from cc_train.serve.server import Server, make, shipped_examples
 from tests.browser import Tab, tab
 from tests.small_captioner import Talkative
 

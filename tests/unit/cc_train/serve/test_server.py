@@ -16,11 +16,9 @@ import numpy as np
 import pytest
 
 from cc_prep import storage
-from cc_prep.errors import UserError
 from cc_prep.media import images
-from cc_train import page_commands
 from cc_train.pretrained import Captioner
-from cc_train.serve import application, command
+from cc_train.serve import application
 from cc_train.serve.captions import CaptionService
 from cc_train.serve.collection import Collection
 from cc_train.serve.server import Server
@@ -283,12 +281,10 @@ def test_it_ends_when_no_pair_is_being_written(
     saving = threading.Thread(target=collection.put, args=("a", *images, ["x"], "train", "change"))
     monkeypatch.setattr(storage, "write_bytes", slow)
     monkeypatch.setattr(server, "serve_forever", ended)
-    monkeypatch.setattr(command, "make", lambda *values, **named: server)
-    lines: list[str] = []
-    none = dict.fromkeys(("run", "port", "examples", "pairs", "collect", "fetch", "device"))
-    command.serve(host="127.0.0.1", say=lines.append, **none)  # type: ignore[arg-type]
+    monkeypatch.setattr("cc_train.serve.server.make", lambda *values, **named: server)
+    done = cc_train("serve")
     assert (folder / "ended/pairs.jsonl").exists()
-    assert lines[-1] == "ended"
+    assert done.stdout.splitlines()[-1] == "ended"
 
 
 def test_a_captioner_here_has_the_name_of_its_folder(
@@ -325,8 +321,9 @@ def test_mistakes_of_the_command(
 def test_without_its_extra_it_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: a traceback of an import."""
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(UserError, match=r"cc-train serve needs uvicorn.*pip install '.\[serve\]'"):
-        page_commands.serve.callback(pairs=None, collect=None)  # type: ignore[misc]
+    done = cc_train("serve")
+    assert "cc-train serve needs uvicorn" in done.stderr
+    assert "pip install '.[serve]'" in done.stderr
 
 
 def test_a_port_that_is_taken(server: Server) -> None:

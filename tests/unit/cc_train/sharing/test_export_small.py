@@ -61,7 +61,8 @@ def test_scores_of_unknown_weights_are_not_exported(
     (folder / "table.md").write_text("left by what was stopped")
     assert export._measured(run, captioner, out, Details()) == Measured()
     assert [file.name for file in out.iterdir()] == ["model.safetensors"]
-    scores = {"groups": {"total": {"pairs": 2, "CIDEr": 1.0}}, **known}
+    scores = {"groups": {"total": {"pairs": 2, "CIDEr": 1.0}}, "signature": "refs:2-ab", **known}
+    scores |= {"conventions": "", "left_out": {}}
     (folder / "scores.json").write_text(json.dumps(scores))
     item = {"id": "a", "caption": "a", "references": ["a"], "groups": []}
     item |= {"scores": {"CIDEr": 1.0}}

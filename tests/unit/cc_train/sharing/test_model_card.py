@@ -14,6 +14,7 @@ from cc_prep.errors import UserError
 from cc_train.runs.stored_run import Run
 from cc_train.sharing import model_card
 
+SAID = {"signature": "refs:2-ab", "conventions": "", "left_out": {}}
 ITEM = {
     "id": "a", "caption": "a", "references": ["a"], "groups": [], "scores": {"CIDEr": 1.0},
 }  # fmt: skip
@@ -31,7 +32,7 @@ def test_a_card_says_how_captions_were_decoded(
     tmp_path: Path, known: dict[str, int], words: str
 ) -> None:
     """Keeps away: "greedy captions" of scores that do not say how their captions were decoded."""
-    scores = {"groups": {"total": {"pairs": 2, "CIDEr": 1.0}}, **known}
+    scores = {"groups": {"total": {"pairs": 2, "CIDEr": 1.0}}, **SAID, **known}
     (tmp_path / "scores.json").write_text(json.dumps(scores))
     (tmp_path / "items.jsonl").write_text((json.dumps(ITEM) + "\n") * 2)
     assert model_card.measured(tmp_path).on == words
@@ -82,7 +83,7 @@ def test_a_card_names_data_sets_and_limits_in_whole_sentences(tmp_path: Path) ->
     start = {"name": "captioner-mini", "place": "ab", "sha256": "ab" * 32}
     run = Run(tmp_path, "pair", {"loop": LOOP, "init": start}, {"w": torch.zeros(3)}, 0)
     (tmp_path / "model.safetensors").write_bytes(b"weights")
-    scores = {"groups": {"total": {"pairs": 2, "CIDEr": 1.0}}}
+    scores = {"groups": {"total": {"pairs": 2, "CIDEr": 1.0}}, **SAID}
     (tmp_path / "scores.json").write_text(json.dumps(scores))
     (tmp_path / "items.jsonl").write_text((json.dumps(ITEM) + "\n") * 2)
     entries: Any = [SimpleNamespace(dataset="pairs", split=split) for split in ("test", "val")]
@@ -142,7 +143,8 @@ def test_a_card_says_over_which_pairs_its_shares_are(tmp_path: Path) -> None:
         (3, "On 3 pairs. 2 of the pairs changed; the shares"),
         (5, "On 5 pairs. 3 of the pairs have known facts. 2 of these changed; the shares"),
     ):
-        scores = {"groups": {"total": {"pairs": pairs, "CIDEr": 1.0}}, "facts": facts}
+        groups = {"total": {"pairs": pairs, "CIDEr": 1.0}}
+        scores = {"groups": groups, "facts": facts, **SAID}
         (tmp_path / "scores.json").write_text(json.dumps(scores))
         (tmp_path / "items.jsonl").write_text((json.dumps(ITEM) + "\n") * pairs)
         assert model_card.measured(tmp_path).on.startswith(words)

@@ -20,8 +20,7 @@ import numpy as np
 from cc_prep.records import Facts, Looks
 from cc_prep.synth import parsing
 from cc_prep.synth.parsing import UNCHANGED, Claims
-from cc_train.evaluation.fact_scores import Share
-from cc_train.evaluation.facts import LOOKS
+from cc_train.evaluation.rendered.fact_scores import LOOKS, Share
 
 EMPTY = 20  # px up to which a mask says that nothing changed
 MOST = 0.5  # share of a mask's pixels that must be exceeded on objects that the caption fits
@@ -78,6 +77,13 @@ class Faithfulness:
                 "no change with a mask": _json(self.masked),
             },
         }
+
+    def table(self) -> str:
+        """The shares in Markdown."""
+        lines = ["| " + " | ".join(["caption and mask", *COLUMNS]) + " |", "|---" * 4 + "|"]
+        for name, values in rows(self.to_json()):
+            lines.append("| " + " | ".join([name, *values]) + " |")
+        return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True)
@@ -176,13 +182,6 @@ def rows(scores: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
         interval = [f"{percent:.1f}", f"{low:.1f} … {high:.1f}"] if share["pairs"] else ["", ""]
         lines.append((name, [*interval, f"{share['pairs']:,}"]))
     return lines
-
-
-def table(scores: Mapping[str, Any]) -> str:
-    """The entry `faithfulness` of scores.json, in Markdown."""
-    lines = ["| " + " | ".join(["caption and mask", *COLUMNS]) + " |", "|---" * 4 + "|"]
-    lines += ["| " + " | ".join([name, *values]) + " |" for name, values in rows(scores)]
-    return "\n".join(lines) + "\n"
 
 
 def _when(claimed: str | None, facts: Facts) -> list[Looks]:

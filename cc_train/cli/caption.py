@@ -1,0 +1,308 @@
+"""Commands of `cc-train` that caption: caption, imagine, serve."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cc_prep.errors import JobFailed, UserError
+from cc_prep.terminal import echo
+from cc_train.cli.options import beams_option, device_option, shards_option
+
+if TYPE_CHECKING:
+    from cc_train.captioner import Caption, CaptionModel
+    from cc_train.pretrained import Captioner
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="[RUN] [BEFORE AFTER]")
+@click.option(
+    "--pairs", metavar="FILE|DIR", help="A CSV or JSON-lines list, or a folder: see above."
+)
+@shards_option("Training shards whose samples are captioned, with their references")
+@click.option(
+    "--limit", type=click.IntRange(1), help="With --shards: caption at most this many samples."
+)
+@beams_option
+@device_option
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per pair, with all beams."
+)
+@click.option(
+    "--mask",
+    metavar="FILE",
+    help="For one pair: write the predicted mask as a PNG of class ids.",
+)
+@click.option(
+    "--overlay", metavar="FILE", help="For one pair: write both images with the mask over them."
+)
+def caption(
+    *,
+    paths: tuple[str, ...],
+    pairs: str | None,
+    shards: tuple[str, ...],
+    limit: int | None,
+    beams: int,
+    device: str,
+    as_json: bool,
+    mask: str | None,
+    overlay: str | None,
+) -> None:
+    """Prints what changed from BEFORE to AFTER, as a sentence.
+
+    RUN is the folder of a training or of an exported captioner. Without RUN, captioner-mini is
+    used, which comes with the package. A calibrated captioner adds the probability that its
+    sentence is right; it is known for greedy sentences alone, so not with --beams above 1.
+
+    --pairs captions many pairs: a list with columns `before` and `after` (paths relative to the
+    list), a folder with `before/NAME` and `after/NAME`, or one with `NAME_before.*` and
+    `NAME_after.*`. For a pair without readable images, the error is printed on standard error (with
+    --json also a record in its place), and the exit code is 1.
+
+    \b
+    Examples:
+      cc-train caption before.png after.png
+      cc-train caption out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar' --limit 3
+      cc-train caption out/pairs/chain before.png after.png --mask mask.png --overlay seen.jpg
+    """
+    from cc_train import loading
+    from cc_train.data.pair_lists import read_pairs
+    from cc_train.pretrained import Captioner
+    from cc_train.report import overlays
+    from cc_train.training.settings import pick_device
+
+    run, images = _run_and_images(paths)
+    if images is None and (mask is not None or overlay is not None):
+        raise UserError("--mask and --overlay are of one pair", "Give BEFORE and AFTER")
+    overlays.check_names(mask, overlay)
+    if shards:
+        if images or pairs is not None:
+            raise UserError("--shards and other pairs are both given", "Give one of them")
+        _caption_samples(loading.load(run, pick_device(device)), shards, limit, beams, as_json)
+        return
+    if limit is not None:
+        raise UserError("--limit without --shards", "Give --shards too")
+    if pairs is not None:
+        if images:
+            raise UserError("images and --pairs are both given", "Give one of them")
+        listed = list(read_pairs(Path(pairs)))
+        _caption_listed(Captioner.from_pretrained(run, device=device), listed, beams, as_json)
+        return
+    if images is None:
+        raise UserError("no images given", "Give BEFORE and AFTER, or --pairs")
+    one = Captioner.from_pretrained(run, device=device)(*images, beams=beams)
+    if mask is not None or overlay is not None:
+        overlays.write(one, images, mask, overlay)
+    echo(_line(*images, one, as_json, many=False))
+
+
+def _caption_listed(
+    captioner: Captioner, listed: Sequence[tuple[str, str]], beams: int, as_json: bool
+) -> None:
+    """Prints a sentence for each pair of a list. A pair without readable images has its error on
+    standard error, and with `as_json` a record too; raises JobFailed for such pairs at the end.
+    """
+    from cc_train.captioner import Caption
+    from cc_train.evaluation.predict import BATCH
+
+    failed = 0
+    for first in range(0, len(listed), BATCH):
+        part = listed[first : first + BATCH]
+        outcomes = captioner.caption_each(part, beams=beams)
+        for number, (pair, one) in enumerate(zip(part, outcomes, strict=True), first + 1):
+            if isinstance(one, Caption):
+                echo(_line(*pair, one, as_json, many=True))
+                continue
+            failed += 1
+            echo(f"pair {number}: {one}", err=True)
+            if as_json:
+                row = {"before": pair[0], "after": pair[1], "error": str(one)}
+                echo(json.dumps(row, ensure_ascii=False))
+    if failed:
+        raise JobFailed(f"{failed} of {len(listed)} pairs have no caption")
+
+
+def _run_and_images(paths: tuple[str, ...]) -> tuple[str, tuple[str, str] | None]:
+    """The captioner and the two images that `[RUN] [BEFORE AFTER]` name. Raises UserError."""
+    from cc_train.runs import run_folder
+
+    if len(paths) > 3:
+        raise UserError(f"{len(paths)} paths given", "Give RUN, BEFORE and AFTER, or --pairs")
+    if (len(paths) == 2 and _names_a_captioner(paths[0])) or (
+        len(paths) == 1 and Path(paths[0]).is_file()
+    ):
+        raise UserError("only one image is given", "Give RUN, BEFORE and AFTER, or --pairs")
+    run = run_folder.SHIPPED if len(paths) in (0, 2) else paths[0]
+    return run, (paths[-2], paths[-1]) if len(paths) > 1 else None
+
+
+def _names_a_captioner(path: str) -> bool:
+    """Whether `path` is no image: a folder, a captioner of the package, or an id on the hub."""
+    from cc_prep.media.images import ENDINGS
+    from cc_train.runs import run_folder
+    from cc_train.sharing import hub
+
+    may_be_id = hub.is_id(path) and not path.lower().endswith(ENDINGS)
+    return Path(path).is_dir() or run_folder.is_shipped(path) or may_be_id
+
+
+def _caption_samples(
+    captioner: CaptionModel, shards: tuple[str, ...], limit: int | None, beams: int, as_json: bool
+) -> None:
+    """Prints the captions of samples of training shards, each beside its references."""
+    from cc_prep.console import on_stderr
+    from cc_prep.formats import coco as reference_files
+    from cc_train.data import shard_index
+    from cc_train.evaluation.predict import check, predict
+
+    entries = shard_index.read(shards)[:limit]
+    by_key = {entry.key: entry for entry in entries}
+    check(entries, captioner.inputs, on_stderr())
+    for sample, one in predict(captioner, entries, beams):
+        references = list(by_key[sample.key].captions)
+        if as_json:
+            entry = by_key[sample.key]
+            names = reference_files.own_names(entry.image_id or entry.key, entry.meta())
+            row = {"key": sample.key, **names, **_row(one), "references": references}
+            echo(json.dumps(row, ensure_ascii=False))
+            continue
+        echo(f"{sample.key}: {_text(one)}")
+        for reference in references:
+            echo(f"    reference: {reference}")
+
+
+def _line(before: str, after: str, caption: Caption, as_json: bool, many: bool) -> str:
+    if not as_json:
+        return f"{before}\t{after}\t{_text(caption)}" if many else _text(caption)
+    return json.dumps({"before": before, "after": after, **_row(caption)}, ensure_ascii=False)
+
+
+def _text(caption: Caption) -> str:
+    """The sentence, and behind a tab its confidence where the captioner is calibrated."""
+    if caption.confidence is None:
+        return caption.text
+    # 100 % would be certainty, which no calibration gives.
+    return f"{caption.text}\t{min(99, round(100 * caption.confidence))} %"
+
+
+def _row(caption: Caption) -> dict[str, Any]:
+    row: dict[str, Any] = {"caption": caption.text}
+    if caption.confidence is not None:
+        row["confidence"] = round(caption.confidence, 4)
+    if caption.beams:
+        row["beams"] = [{"caption": text, "score": score} for text, score in caption.beams]
+    return row
+
+
+@click.command()
+@click.argument("run")
+@click.argument("before")
+@click.argument("after")
+@click.option(
+    "--out",
+    metavar="FILE",
+    required=True,
+    help="The picture that is written: .png, .jpg or .webp.",
+)
+@click.option(
+    "--stage1", metavar="RUN", help="Add a second row: the frames that this stage 1 imagines."
+)
+@device_option
+def imagine(**options: Any) -> None:
+    """Draws the frames that RUN imagines between two images.
+
+    RUN is a captioner of stage 2. From left to right: the image before; the same image decoded from
+    its tokens, which is the best that the VQGAN can draw; the imagined frames, decoded from the
+    states of the procedure queries by stage 1's head and the VQGAN; the image after, decoded from
+    its tokens; the image after. Stage 2 continues to train the encoder, so its frames can differ
+    from those of stage 1: --stage1 adds a row with the latter, for the same images and RUN's
+    sentence.
+
+    \b
+    Example:
+      cc-train imagine out/clevr/stage2 before.png after.png --out strip.png \\
+          --stage1 out/clevr/stage1
+    """
+    from cc_train.report.strips import write
+
+    echo(write(**options))
+
+
+@click.command()
+@click.argument("run", default="captioner-mini")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=7860,
+    show_default=True,
+    help="The port to listen on; 0 takes a free one.",
+)
+@click.option(
+    "--examples",
+    metavar="FILE|DIR",
+    help="Pairs that the page offers; default: six rendered pairs of the package.",
+)
+@click.option(
+    "--collect", metavar="DIR", help="Store the captions that are entered in this folder."
+)
+@click.option("--pairs", metavar="FILE|DIR", help="With --collect: pairs to be captioned.")
+@click.option(
+    "--fetch", is_flag=True, help="Let the server ask the addresses that these lists name."
+)
+@device_option
+def serve(
+    *,
+    run: str,
+    host: str,
+    port: int,
+    examples: str | None,
+    collect: str | None,
+    pairs: str | None,
+    fetch: bool,
+    device: str,
+) -> None:
+    """Serves a page for the browser that captions two images.
+
+    RUN is the folder of a training or of an exported captioner, or captioner-mini. The page shows
+    beams, confidence and, if the captioner provides them, the attention of each word and the
+    imagined frames. No request leaves the machine, unless --fetch allows it. --collect makes a data
+    set of your own pairs: a table (pairs.jsonl) and LevirCCcaptions.json. --examples and --pairs
+    take what `cc-train caption --pairs` takes. Needs the extra [serve].
+
+    \b
+    Examples:
+      cc-train serve
+      cc-train serve out/clevr/stage2 --collect data/own --pairs unlabelled/
+    """
+    from cc_prep import extras
+
+    for module in ("starlette", "uvicorn"):
+        extras.require(module, "cc-train serve", "serve")
+    from cc_train.serve.server import make
+
+    if pairs is not None and collect is None:
+        raise UserError("--pairs without --collect", "Give the folder that captions go into too")
+    with make(
+        run,
+        host=host,
+        port=port,
+        examples=examples,
+        pairs=pairs,
+        collect=collect,
+        fetch=fetch,
+        device=device,
+    ) as server:
+        echo(f"{server.service.name}: {server.url} (Ctrl-C ends it)")
+        if not server.is_local:
+            echo("everybody who reaches this address can use the page")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            if server.collection is not None:
+                server.collection.end()
+            echo("ended")

@@ -1,0 +1,502 @@
+"""Commands of `cc-train` that score and show scores: evaluate, compare, report, baseline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cc_prep.errors import UserError
+from cc_prep.terminal import echo
+from cc_train.cli.options import (
+    beams_option,
+    device_option,
+    json_scores_option,
+    protocol_option,
+    shards_option,
+    words_option,
+)
+
+if TYPE_CHECKING:
+    from cc_prep.unspaced import Words
+    from cc_train.evaluation.captions.coco import Item
+    from cc_train.evaluation.evaluation import Evaluation
+
+FEW = 3  # pairs that a note names
+
+
+@click.command()
+@click.argument("run", required=False)
+@shards_option("Training shards of the split")
+@click.option(
+    "--predictions",
+    multiple=True,
+    metavar="FILE|DIR",
+    help="Score these predictions, of any system, in place of RUN's (repeatable).",
+)
+@click.option("--references", metavar="FILE", help="References for --predictions: COCO or JSON.")
+@click.option("--types", metavar="FILE", help="Types of change for --predictions: {type: [ids]}.")
+@click.option(
+    "--facts", metavar="FILE", help="What truly changed: the facts.json of a rendered data set."
+)
+@click.option(
+    "--predicted-only", is_flag=True, help="Leave out pairs without a prediction, as COCO does."
+)
+@protocol_option
+@words_option
+@click.option(
+    "--mask-predictions",
+    metavar="DIR",
+    help="Score the masks in this folder (PNGs of class ids), of any system.",
+)
+@click.option("--mask-references", metavar="DIR", help="The true masks, with the same file names.")
+@click.option(
+    "--classes",
+    type=click.IntRange(2, 255),
+    help="Number of mask classes, including the unchanged class; default: 2 or 3, inferred from "
+    "the pixel values.",
+)
+@click.option(
+    "--out",
+    metavar="DIR",
+    help="The folder that is written; default: RUN/evaluation, or NAME.evaluation for predictions "
+    "and for a captioner of the package or the hub.",
+)
+@beams_option
+@device_option
+@json_scores_option
+def evaluate(
+    *,
+    run: str | None,
+    shards: tuple[str, ...],
+    predictions: tuple[str, ...],
+    references: str | None,
+    types: str | None,
+    facts: str | None,
+    predicted_only: bool,
+    protocol: str | None,
+    words: Words | None,
+    mask_predictions: str | None,
+    mask_references: str | None,
+    classes: int | None,
+    out: str | None,
+    beams: int,
+    device: str,
+    as_json: bool,
+) -> None:
+    """Scores RUN's captions, or any system's, against references.
+
+    Computes BLEU-1..4, METEOR, ROUGE-L, CIDEr and SPICE for all pairs, for the changed and the
+    unchanged ones, and for each type of change; METEOR and SPICE need Java. Predictions are always
+    written. For rendered pairs, what the captions state is checked first: changed or not, type of
+    change, looks of the object. Their shards hold the facts; with --references, give --facts.
+    --predictions takes COCO's results, {id: caption}, and the files of SCORER, CLIP4IDC and ProCap.
+    The last line is the signature of the scores: scores with different signatures are not
+    comparable. Masks are written and scored too where captioner and shards have them;
+    --mask-predictions scores the masks of any system.
+
+    \b
+    Examples:
+      cc-train evaluate out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar'
+      cc-train evaluate --predictions theirs.json --references test.json --out theirs
+      cc-train evaluate --predictions theirs.json --references test.json \\
+          --facts data/synth/facts.json
+      cc-train evaluate --predictions theirs.json --references spot.json --protocol spot-single
+      cc-train evaluate --mask-predictions theirs --mask-references labels --classes 3
+    """
+    of_run = run is not None or shards
+    of_references = references is not None or types is not None or predicted_only
+    of_captions = facts is not None or protocol is not None or words is not None
+    if mask_predictions is not None or mask_references is not None or classes is not None:
+        if of_run or predictions or of_references or of_captions:
+            raise UserError("masks and captions are both to be scored", "Score one at a time")
+        if mask_predictions is None or mask_references is None:
+            raise UserError(
+                "--mask-predictions and --mask-references belong together", "Give both folders"
+            )
+        evaluate_masks(mask_predictions, mask_references, classes, out, as_json)
+        return
+    if protocol is not None:
+        from cc_train.evaluation import protocols
+
+        protocols.get(protocol)
+    if predictions:
+        if run is not None or (references is None) == (not shards):
+            raise UserError(
+                "--predictions needs either --references or --shards, and no RUN",
+                "Use, for example, cc-train evaluate --predictions FILE --references FILE",
+            )
+        evaluate_predictions(
+            predictions,
+            references,
+            shards,
+            out,
+            as_json,
+            types=types,
+            facts=facts,
+            predicted_only=predicted_only,
+            protocol=protocol,
+            words=words,
+        )
+        return
+    if run is None or not shards:
+        raise UserError("nothing is given to score", "Give RUN and --shards, or --predictions")
+    if of_references:
+        raise UserError(
+            "--references, --types and --predicted-only are of --predictions",
+            "Leave them out: a run is scored against the captions of its --shards",
+        )
+    evaluate_run(
+        run,
+        shards,
+        out,
+        as_json,
+        facts=facts,
+        protocol=protocol,
+        words=words,
+        beams=beams,
+        device=device,
+    )
+
+
+def evaluate_run(
+    run: str,
+    shards: tuple[str, ...],
+    out: str | None,
+    as_json: bool,
+    *,
+    facts: str | None,
+    protocol: str | None,
+    words: Words | None,
+    beams: int,
+    device: str,
+) -> None:
+    """Captions the samples of shards and scores the captions; writes RUN/evaluation by default.
+
+    Args:
+        facts: A file of what truly changed, in place of the facts that the samples hold.
+        words: How captions are split; None for the way of the run's training.
+        beams: 1 is greedy.
+
+    Raises:
+        UserError: Run and shards do not fit, or are not what `protocol` asks for.
+    """
+    from cc_prep.console import on_stderr
+    from cc_prep.storage import outputs
+    from cc_train import loading
+    from cc_train.evaluation import evaluation, score_captioner, shard_items
+    from cc_train.evaluation.rendered import fact_scores
+    from cc_train.runs import run_folder, stored_run
+    from cc_train.sharing import hub
+    from cc_train.training.settings import pick_device
+
+    path = Path(out or run_folder.default_evaluation(run))
+    outputs.check_folder(str(path))
+    entries, items = shard_items.captioned(shards)
+    items = fact_scores.with_facts(items, facts) if facts else items
+    stored = stored_run.read(hub.locate(run))
+    captioner = loading.of_run(stored, run, pick_device(device))
+    scores, captions = score_captioner.score(
+        captioner,
+        entries,
+        items,
+        beams,
+        on_stderr(),
+        path=path,
+        protocol=protocol,
+        words=words or stored.words,
+    )
+    scores = replace(
+        scores,
+        step=stored.step,
+        weights=stored.sha256,
+        trained_on=run_folder.trained_on(stored.folder, [entry.key for entry in entries]),
+    )
+    evaluation.write(path, scores, items, captions)
+    _print(scores, path, as_json)
+
+
+def evaluate_predictions(
+    files: tuple[str, ...],
+    references: str | None,
+    shards: tuple[str, ...],
+    out: str | None,
+    as_json: bool,
+    *,
+    types: str | None,
+    facts: str | None,
+    predicted_only: bool,
+    protocol: str | None,
+    words: Words | None,
+) -> None:
+    """Scores the predictions in files; writes NAME.evaluation, of the first one, by default.
+
+    Args:
+        references: The file that they are scored against; None for the captions of `shards`.
+        types: A file of types of change.
+        facts: A file of what truly changed.
+        predicted_only: Leave out pairs without a prediction.
+        words: How captions are split.
+
+    Raises:
+        UserError: The files do not fit, or are not what `protocol` asks for.
+    """
+    from cc_prep.storage import outputs
+    from cc_prep.words import counted
+    from cc_train.evaluation import evaluation, signature
+    from cc_train.evaluation.captions import coco
+
+    path = Path(out or f"{files[0].rstrip('/')}.evaluation")
+    outputs.check_folder(str(path))
+    coco.check_apart(path, [*files, *filter(None, [references])])
+    predicted = coco.read_predictions(files)
+    items, uncaptioned = _references(references, shards, types, facts)
+    captions, kept = coco.matched(predicted, items, predicted_only, uncaptioned)
+    if len(kept) < len(items):
+        without = counted(len(items) - len(kept), "pair")
+        echo(f"left out: {without} without a prediction", err=True)
+    if len(captions) < len(predicted):
+        surplus = counted(len(predicted) - len(captions), "prediction")
+        echo(f"left out: {surplus} of pairs without captions", err=True)
+    scores = evaluation.evaluate(
+        kept,
+        captions,
+        protocol=protocol,
+        subset=signature.PREDICTED if len(kept) < len(items) else signature.ALL,
+        words=words or "treebank",
+    )
+    evaluation.write(path, scores, kept, captions, uncaptioned)
+    _print(scores, path, as_json)
+
+
+def _references(
+    file: str | None, shards: tuple[str, ...], types: str | None, facts: str | None
+) -> tuple[Sequence[Item], Sequence[Item]]:
+    """The pairs that have captions, and those that have none. Raises UserError."""
+    from cc_prep.words import counted
+    from cc_train.evaluation.captions import coco
+
+    if file is None:
+        from cc_train.evaluation import shard_items
+
+        _, items, uncaptioned = shard_items.with_uncaptioned(shards)
+    else:
+        items, uncaptioned = coco.read_references(file), coco.read_uncaptioned(file)
+        blank = coco.blank_references(file)
+        if blank:
+            named = ", ".join(list(dict.fromkeys(blank))[:FEW])
+            count = counted(len(blank), "blank reference")
+            echo(f"{count}, scored as the official scorer does, such as of {named}", err=True)
+    if types:
+        items = coco.with_types(items, types)
+        without = sum(item.groups == (coco.CHANGE,) for item in items)
+        if without:
+            echo(f"{types}: no type of {without} changed pairs", err=True)
+    if facts:
+        from cc_train.evaluation.rendered import fact_scores
+
+        items = fact_scores.with_facts(items, facts)
+    return items, uncaptioned
+
+
+def evaluate_masks(
+    predictions: str, references: str, classes: int | None, out: str | None, as_json: bool
+) -> None:
+    """Scores the masks in a folder against those in another; writes nothing by default.
+
+    Args:
+        classes: See `cc_train.evaluation.masks.files.score`.
+
+    Raises:
+        UserError: The masks do not fit, or `out` holds other scores.
+    """
+    from cc_prep import storage
+    from cc_prep.storage import outputs
+    from cc_train.evaluation import evaluation
+    from cc_train.evaluation.masks import files, segmentation
+
+    path = None
+    if out is not None:
+        outputs.check_folder(out)
+        path = str(Path(out) / evaluation.SCORES)
+        if storage.exists(path) and not _holds_masks_alone(path):
+            raise UserError(f"{path}: not the scores of masks", "Give another --out")
+    figures = files.score(predictions, references, classes).to_json()
+    if path is not None:
+        storage.write_json(path, {"masks": figures})
+    echo(json.dumps(figures, indent=2) if as_json else segmentation.table(figures))
+
+
+def _holds_masks_alone(path: str) -> bool:
+    """Whether a file of scores may be replaced by those of masks: it has none of captions."""
+    from cc_prep import storage
+
+    try:
+        scores = storage.read_json(path)
+    except ValueError:
+        return False
+    return isinstance(scores, dict) and scores.keys() == {"masks"}
+
+
+def _print(scores: Evaluation, path: Path, as_json: bool) -> None:
+    from cc_train.evaluation import evaluation
+
+    echo(json.dumps(scores.to_json(), indent=2) if as_json else evaluation.table(scores))
+    echo(f"files: {path}", err=True)
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="[RUN…]")
+@click.option(
+    "--dataset", metavar="NAME", help="Add published figures of this data set: clevr, spot, …"
+)
+@click.option("--mixed", is_flag=True, help="Do not refuse scores with different signatures.")
+@click.option("--out", metavar="FILE", help="Also write an HTML page, with bars.")
+@click.option("--latex", is_flag=True, help="Print LaTeX tables (package booktabs).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def compare(**options: Any) -> None:
+    """Prints the scores of runs and evaluations side by side.
+
+    Scores with different signatures are refused. For runs that were scored on the same pairs as the
+    first one, the gain in CIDEr over the first is printed, with an interval; for rendered pairs
+    also how many more captions are exactly right. NAME=RUN,RUN,… names several runs of one system:
+    mean, standard deviation, and an interval over pairs and runs are printed. --dataset adds the
+    figures that papers report (docs/published.md).
+
+    \b
+    Examples:
+      cc-train compare runs/a runs/b theirs.json.evaluation --dataset clevr --out compare.html
+      cc-train compare procap=runs/a0,runs/a1,runs/a2 scorer=runs/b0,runs/b1,runs/b2 --latex
+      cc-train compare --dataset spot --latex
+    """
+    from cc_train.report.comparison import compare
+
+    compare(**options)
+
+
+@click.command()
+@click.argument("run")
+@click.option(
+    "--out",
+    metavar="FILE",
+    help="The page that is written; default: RUN/report.html, or NAME.report.html in the current "
+    "folder for a captioner of the package or the hub.",
+)
+@shards_option("Shards whose samples are shown")
+@click.option(
+    "--evaluation",
+    metavar="DIR",
+    help="A folder that `cc-train evaluate --out` wrote; default: RUN/evaluation, or "
+    "NAME.evaluation for a captioner of the package or the hub.",
+)
+def report(run: str, out: str | None, shards: tuple[str, ...], evaluation: str | None) -> None:
+    """Writes an HTML page about a run.
+
+    It shows curves, reconstructions, and captions beside their references.
+
+    \b
+    Example:
+      cc-train report out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar'
+    """
+    from cc_train.report import write
+
+    echo(write(run, out, shards, evaluation))
+
+
+@click.command()
+@shards_option("Training shards of the split", required=True)
+@click.option(
+    "--model",
+    required=True,
+    metavar="FOLDER|NAME",
+    help="A local folder; with --url, the name of a model of the server.",
+)
+@click.option("--url", metavar="URL", help="An OpenAI-compatible server: http://localhost:8000/v1.")
+@click.option("--out", required=True, metavar="DIR", help="The folder that is written.")
+@click.option(
+    "--prompt",
+    metavar="TEXT",
+    help="The question; default: that of the data set in cc_train/baselines/prompts.yaml.",
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A decoding parameter, such as max_tokens=50; null omits it from the request "
+    "(repeatable).",
+)
+@click.option(
+    "--key-variable",
+    metavar="NAME",
+    help="With --url: the environment variable that holds the key [default: OPENAI_API_KEY].",
+)
+@click.option(
+    "--requests-per-minute",
+    type=click.FloatRange(0, min_open=True),
+    help="With --url: maximum number of requests per minute.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 64),
+    help="With --url: number of requests at a time [default: 1].",
+)
+@click.option(
+    "--tries",
+    type=click.IntRange(1),
+    help="With --url: attempts per request before the run ends [default: 8].",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    help="With --url: seconds without a byte before a request counts as failed [default: 120].",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1),
+    help="For a local model: pairs per batch [default: 1].",
+)
+@device_option
+@click.option(
+    "--precision",
+    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+    default="auto",
+    show_default=True,
+    help="For a local model; auto: bfloat16 on a GPU, float32 on a CPU.",
+)
+@click.option(
+    "--cache",
+    metavar="DIR",
+    help="Folder of stored answers, another one for each server; default: OUT/answers.",
+)
+@click.option(
+    "--limit", type=click.IntRange(1), help="Ask about at most this many samples, for a trial."
+)
+@protocol_option
+@words_option
+@json_scores_option
+def baseline(**options: Any) -> None:
+    """Asks a multi-modal LLM what changed, and scores that.
+
+    Nothing is trained. The model is a local folder (transformers, extra [mllm]), or a model of an
+    OpenAI-compatible server; it gets both images of every pair. The question depends on the data
+    set. OUT gets the files of `cc-train evaluate`, so `cc-train compare` shows them beside trained
+    captioners.
+
+    Answers are stored as they arrive. The same command resumes a run that was killed, and does not
+    ask again what was answered.
+
+    \b
+    Examples:
+      cc-train baseline --model /models/Qwen2.5-VL-3B-Instruct \\
+          --shards 'out/spot/shards/test-*.tar' --out out/spot/qwen
+      cc-train baseline --url http://localhost:8000/v1 --model some-vl-model --threads 8 \\
+          --shards 'out/spot/shards/test-*.tar' --out out/spot/some-vl-model
+    """
+    from cc_train.baselines.run import baseline
+
+    baseline(**options)

@@ -1,1 +1,0 @@
-"""What the commands of `cc-train` do that train, evaluate and caption."""
