@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from rich.console import Console
 
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.models.clip import count_layers
-from cc_prep.settings import Section
+from cc_prep.settings import Conflict, Section
 from cc_prep.weights.registry import read_tensors
 from cc_train.data import feature_statistics, image_pairs, order, shard_index, split
 from cc_train.data.collate import Reads
@@ -125,13 +125,23 @@ class Settings(Section):
     )
     """The training loop."""
 
+    @model_validator(mode="after")
+    def _only_pixels_are_cropped(self) -> Settings:
+        if self.crop is not None and self.frames != "pixels":
+            raise Conflict(
+                f"crop: {self.frames} cannot be cropped", "Set frames=pixels, or crop=null"
+            )
+        return self
+
 
 def prepare(settings: Settings, request: Request) -> Task:
     """The training task: data, procedure encoder, objective. Raises UserError.
 
     request.init: CLIP's weights, whose first blocks the encoder starts from.
     """
-    _check(settings, request)
+    frozen_networks.refuse_of_features(
+        settings.frames, settings.backbone_weights, settings.feature_pooling
+    )
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
     features = frozen_networks.find_features(
         data,
@@ -240,16 +250,6 @@ def imagine(run: Path, pair: tuple[Image, Image], caption: str) -> np.ndarray:
     states = encoder(control, encoder.frames(frames, visible.flatten(1)))[:, control.shape[1] :]
     pictures = visualise.procedure(features, before_after, visualise.between(states, encoder))
     return pictures[0].numpy()
-
-
-def _check(settings: Settings, request: Request) -> None:
-    """Raises UserError for settings that do not go together."""
-    backbone, pooling = settings.backbone_weights, settings.feature_pooling
-    frozen_networks.refuse_of_features(settings.frames, backbone, pooling)
-    if settings.crop is not None and settings.frames != "pixels":
-        raise UserError(
-            f"crop: {settings.frames} cannot be cropped", "Set frames=pixels, or crop=null"
-        )
 
 
 def start_from_clip(encoder: ProcedureEncoder, path: Path) -> None:

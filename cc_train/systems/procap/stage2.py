@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from rich.console import Console
 
 from cc_prep import weights
 from cc_prep.errors import UserError
-from cc_prep.settings import Section
+from cc_prep.settings import Conflict, Section
 from cc_prep.unspaced import Words
 from cc_train import text
 from cc_train.data import feature_statistics, shard_index, split
@@ -119,13 +119,23 @@ class Settings(Section):
     )
     """The training loop."""
 
+    @model_validator(mode="after")
+    def _parts_go_together(self) -> Settings:
+        if self.mirror and self.pairs_per_scene is None:
+            raise Conflict("mirror: ordered pairs alone are mirrored", "Set pairs_per_scene too")
+        if self.facts is not None and None in (self.comparison, self.pairs_per_scene):
+            raise Conflict(
+                "facts: they are learned by a comparison of ordered pairs",
+                "Set comparison and pairs_per_scene too, or facts=null",
+            )
+        return self
+
 
 def prepare(settings: Settings, request: Request) -> Task:
     """The training task: data, captioner, objective. Raises UserError.
 
     request.init: the folder of a stage-1 run; without it the encoder starts untrained.
     """
-    _check(settings)
     _refuse_unread(settings, request)
     data, codec = captioned(settings, request, VOCABULARIES[settings.words])
     network = make(settings, data, codec, request.init, request.console)
@@ -176,17 +186,6 @@ def _batches(settings: Settings, network: ProCap) -> CaptionBatches | MirroredBa
     return MirroredBatches(ordered, settings.mirror, masks=False)
 
 
-def _check(settings: Settings) -> None:
-    """Raises UserError for settings that do not go together."""
-    if settings.mirror and settings.pairs_per_scene is None:
-        raise UserError("mirror: ordered pairs alone are mirrored", "Set pairs_per_scene too")
-    if settings.facts is not None and None in (settings.comparison, settings.pairs_per_scene):
-        raise UserError(
-            "facts: they are learned by a comparison of ordered pairs",
-            "Set comparison and pairs_per_scene too, or facts=null",
-        )
-
-
 def _refuse_unread(settings: Settings, request: Request) -> None:
     """Raises UserError for files of networks that would be ignored, as beside those of --init."""
     vqgan, backbone = settings.vqgan, settings.backbone_weights
@@ -199,16 +198,6 @@ def _refuse_unread(settings: Settings, request: Request) -> None:
         f"with --init the network is that of {request.init}",
         "Leave {key} out with --init",
     )
-
-
-def _check_comparison(settings: Settings, width: int) -> None:
-    """Raises UserError if the encoder's width cannot be divided among the comparison's heads."""
-    if settings.comparison is not None and width % settings.comparison.heads:
-        raise UserError(
-            f"the encoder's width ({width}) is not divisible by comparison.heads "
-            f"({settings.comparison.heads})",
-            "Change comparison.heads",
-        )
 
 
 def make(
@@ -231,7 +220,13 @@ def make(
         encoder = untrained(network, features, k + 2, data, console)
     else:
         encoder, features = _from_stage1(settings, data, init)
-    _check_comparison(settings, encoder.config.width)
+    width, comparison = encoder.config.width, settings.comparison
+    if comparison is not None and width % comparison.heads:
+        raise UserError(
+            f"the encoder's width ({width}) is not divisible by comparison.heads "
+            f"({comparison.heads})",
+            "Change comparison.heads",
+        )
     digest = data.first["tokenizer_sha256"] if features.kind == "tokens" else None
     return ProCap(
         encoder,

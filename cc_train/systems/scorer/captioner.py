@@ -10,10 +10,11 @@ from typing import Any
 from torch import Tensor
 
 from cc_train.captioner import EncoderDecoder, Inputs
+from cc_train.decoding.cached_attention import KVCache
 from cc_train.layers.feature_grid import Standardise, to_grid
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.layers.with_frozen import WithFrozen
-from cc_train.systems.scorer.cached_decoder import CachedSpeaker, SpeakerCache
+from cc_train.systems.scorer.cached_decoder import CachedSpeaker
 from cc_train.systems.scorer.decoder import DecoderSettings, Speaker
 from cc_train.systems.scorer.encoder import ChangeDetector, EncoderSettings
 from cc_train.text import TextCodec
@@ -87,5 +88,6 @@ class ScorerCaptioner(WithFrozen, EncoderDecoder):
 
         It is the softmax of the heads' mean score. The decoder itself mixes by each head's softmax.
         """
-        assert isinstance(state, SpeakerCache)
+        assert isinstance(state, KVCache)
+        assert state.looked is not None
         return state.looked.float().softmax(2).unflatten(2, self.grid)

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cc_prep.models.cpu import linear
-from cc_train.decoding.cached_decoder import CachedDecoder, KVCache
+from cc_train.decoding.cached_attention import KVCache
+from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.decoding.search import beam, greedy
 from cc_train.layers.caption_decoder import CaptionDecoder, DecoderSettings, Norm
 from cc_train.text import BOS, EOS, PAD, UNK

@@ -108,7 +108,7 @@ def test_manifests_of_the_paper_s_settings_keep_its_decoder(name: str) -> None:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({"facts": {}}, "^facts: "),
+        ({"facts": {}}, "^test: facts: "),
         ({"decoder": {"width": 16, "heads": 3}}, r"^test: decoder: width \(16\) "),
     ],
 )
