@@ -53,8 +53,8 @@ class Figure(NamedTuple):
 
     Attributes:
         take: The values by name, from a seed and a folder for files.
-        kind: A goal is reached by `overfit`; another training ends at the figure; or the network
-            comes with the package, so that no seed makes another value.
+        kind: A goal is reached by `overfit`, and needs pictures; another training ends at the
+            figure; or the network comes with the package, so that no seed makes another value.
     """
 
     take: Callable[[int, Path], dict[str, Value]]
@@ -84,12 +84,17 @@ def figures() -> dict[str, Figure]:
     supervision = import_module(f"{unit}.systems.test_scorer_supervision")
     trainer = import_module(f"{unit}.training.test_trainer")
 
-    def training(learn: Callable[..., Any], *arguments: Any, in_folder: bool = False) -> Figure:
+    def training(
+        learn: Callable[..., Any],
+        *arguments: Any,
+        in_folder: bool = False,
+        needs_pictures: bool = True,
+    ) -> Figure:
         def take(seed: int, folder: Path) -> dict[str, Value]:
             steps, max_steps = learn(*[folder] * in_folder, *arguments, seed=seed)
             return {"steps": Value(steps, max_steps, is_most=True)}
 
-        return Figure(take, "goal")
+        return Figure(take, "goal" if needs_pictures else "training")
 
     def of_shipped(values: Callable[[Path], dict[str, float]]) -> Figure:
         def take(_: int, folder: Path) -> dict[str, Value]:
@@ -123,9 +128,12 @@ def figures() -> dict[str, Figure]:
             for case in mllm.ATTENTION
         },
         **{
-            f"mllm, captions of {family}": training(mllm.learn_captions, family, in_folder=True)
+            f"mllm, captions of {family}": training(
+                mllm.learn_captions, family, in_folder=True, needs_pictures=False
+            )
             for family in mllm.FAMILIES
         },
+        "mllm, captions said": training(mllm.learn_to_say, in_folder=True, needs_pictures=False),
         "scorer, looks": Figure(
             lambda seed, _: {
                 "with": Value(supervision.looked_at(0.5, seed), 0.5, is_most=False),

@@ -34,7 +34,7 @@ FEW = 10  # pairs: with fewer, the best checkpoint hangs on a word or two
 class Validation:
     """CIDEr and BLEU-4, × 100, of greedy captions of held-out pairs; writes RUN/validation.json.
 
-    Rendered pairs also have the shares of right facts, in % (`cc_train.evaluation.facts`). Pairs
+    Rendered pairs also have the shares of right facts, in % (`cc_train.evaluation.rendered`). Pairs
     without captions are left out. ranks: the ranks share the pairs; the first one has the figures.
     skip_bad: the share of the pairs that may be unreadable; these are left out, and a note on
     `console` counts them. inputs: the captioner's; a check before the first step makes sure that

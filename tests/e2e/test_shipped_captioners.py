@@ -14,7 +14,7 @@ from cc_prep import datasets, manifest
 from cc_prep.storage import sha256
 from cc_prep.synth import dataset
 from cc_train import loading
-from cc_train.evaluation import facts
+from cc_train.evaluation.rendered import fact_scores
 from cc_train.runs import run_folder
 from tests.commands import cc_train
 
@@ -69,7 +69,7 @@ def captions_of_new_scenes(folder: Path) -> dict[str, float]:
     assert len(pairs) == 2 * SCENES
     rows = captioned(folder, [(str(root / p.before), str(root / p.after)) for p in pairs])
     verdicts = [
-        facts.judge(str(row["caption"]), pair.facts, pair.captions)
+        fact_scores.judge(str(row["caption"]), pair.facts, pair.captions)
         for row, pair in zip(rows, pairs, strict=True)
         if pair.facts is not None
     ]

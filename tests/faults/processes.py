@@ -237,7 +237,8 @@ def remount(path: Path, how: str) -> None:
     # read-only: a second mount of the same disk, on top of it, is what paths lead to from then on.
     if how == "ro":
         assert _as_root("mount", "--bind", str(path), str(path))
-        assert _as_root("mount", "-o", "remount,ro,bind", str(path))
+        # It refuses as long as a file is open for writing there, as the journal now and then.
+        assert any(_as_root("mount", "-o", "remount,ro,bind", str(path)) for _ in range(200))
     else:
         assert _as_root("umount", "--lazy", str(path))
 
