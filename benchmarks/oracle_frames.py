@@ -46,7 +46,9 @@ class Example:
     scene: str
     frames: np.ndarray
     pair: OrderedPair
-    images: tuple[tuple[supervision.Looks, ...], tuple[supervision.Looks, ...]]
+    images: tuple[
+        tuple[supervision.ObjectAttributes, ...], tuple[supervision.ObjectAttributes, ...]
+    ]
 
 
 class Reader(nn.Module):

@@ -6,12 +6,12 @@
 The shards hold facts, and what the encoder sees; no stage 1 was trained on their scenes. Linear
 probes of so many labelled scenes read what differs between before and after, and are measured on
 half of the scenes: changed or not (area under the curve), and of changed pairs the type, the place
-(right to a tenth of the image) and the looks of the object, in %. They read the encoder's states as
-stage 2 has them; its surprise, which is how unlikely it finds each token of an end given the rest;
-and the input alone, which both have to beat. Beside each figure is its gain over the input, with
-the 95 % interval over tested and labelled scenes. Runs are seeds of one setting; of several, the
-figures are means, and the interval of the gain is that of the seeds. --untrained also measures
-the networks of the runs before any training.
+(right to a tenth of the image) and the attributes of the object, in %. They read the encoder's
+states as stage 2 has them; its surprise, which is how unlikely it finds each token of an end given
+the rest; and the input alone, which both have to beat. Beside each figure is its gain over the
+input, with the 95 % interval over tested and labelled scenes. Runs are seeds of one setting; of
+several, the figures are means, and the interval of the gain is that of the seeds. --untrained also
+measures the networks of the runs before any training.
 """
 
 from __future__ import annotations

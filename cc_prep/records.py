@@ -58,49 +58,53 @@ Spread = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
-class Looks:
-    """How an object looks in one image: words, and its centre's place (u, v) in the image.
+class ObjectAttributes:
+    """An object in one image: what it is, in words, and where its centre is.
 
-    u runs from 0 at the left edge to 1 at the right, v from 0 at the top to 1 at the bottom.
+    Attributes:
+        location: (u, v); u runs from 0 at the left edge to 1 at the right, v from 0 at the top to
+            1 at the bottom.
     """
 
     color: str
     shape: str
     material: str
     size: str
-    place: tuple[float, float]
+    location: tuple[float, float]
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Looks:
+    def from_json(cls, value: dict[str, Any]) -> ObjectAttributes:
         """Raises ValueError where a value is missing, surplus or of another type."""
         words = ("color", "shape", "material", "size")
-        if not isinstance(value, dict) or value.keys() != {*words, "place"}:
-            raise ValueError("looks are color, shape, material, size and place")
-        place = value["place"]
-        numbers = isinstance(place, list | tuple) and all(type(x) in (int, float) for x in place)
-        if not numbers or len(place) != 2 or not all(isinstance(value[w], str) for w in words):
-            raise ValueError("looks are four words and a place [u, v]")
-        u, v = (float(x) for x in place)
+        if not isinstance(value, dict) or value.keys() != {*words, "location"}:
+            raise ValueError("attributes are color, shape, material, size and location")
+        location = value["location"]
+        numbers = isinstance(location, list | tuple) and all(
+            type(x) in (int, float) for x in location
+        )
+        if not numbers or len(location) != 2 or not all(isinstance(value[w], str) for w in words):
+            raise ValueError("attributes are four words and a location [u, v]")
+        u, v = (float(x) for x in location)
         if not (math.isfinite(u) and math.isfinite(v)):
-            raise ValueError("a place is two finite numbers")
-        return cls(**{word: value[word] for word in words}, place=(u, v))
+            raise ValueError("a location is two finite numbers")
+        return cls(**{word: value[word] for word in words}, location=(u, v))
 
 
 @dataclass(frozen=True)
 class Facts:
     """What truly changed in a rendered pair, and what its two images show.
 
-    type: `none`, `color`, `material`, `add`, `drop` or `move`. before, after: the looks of the
+    type: `none`, `color`, `material`, `add`, `drop` or `move`. before, after: the attributes of the
     object that changed; None where it is not in that image, and for `none`. objects_before,
-    objects_after: the looks of everything in the two images. reversed_captions: sentences about the
-    pair (after, before).
+    objects_after: the attributes of everything in the two images. reversed_captions: sentences
+    about the pair (after, before).
     """
 
     type: str
-    before: Looks | None = None
-    after: Looks | None = None
-    objects_before: tuple[Looks, ...] = ()
-    objects_after: tuple[Looks, ...] = ()
+    before: ObjectAttributes | None = None
+    after: ObjectAttributes | None = None
+    objects_before: tuple[ObjectAttributes, ...] = ()
+    objects_after: tuple[ObjectAttributes, ...] = ()
     reversed_captions: tuple[str, ...] = ()
 
     @classmethod
@@ -120,11 +124,11 @@ class Facts:
         if value["type"] not in FACT_TYPES:
             raise ValueError(f"{value['type']!r} is no type of change")
         before, after = (
-            None if value[end] is None else Looks.from_json(value[end])
+            None if value[end] is None else ObjectAttributes.from_json(value[end])
             for end in ("before", "after")
         )
         objects_before, objects_after = (
-            tuple(Looks.from_json(looks) for looks in _listed(value[name]))
+            tuple(ObjectAttributes.from_json(attributes) for attributes in _listed(value[name]))
             for name in ("objects_before", "objects_after")
         )
         captions = tuple(_listed(value["reversed_captions"]))

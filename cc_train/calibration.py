@@ -26,32 +26,32 @@ FAMILIAR = 0.99  # of the held-out pairs, which are not strange
 class Calibration:
     """The chance is σ(slope · s + offset) of the sum s of a caption's log-probabilities.
 
-    strangest: how unlike the training data one in a hundred held-out pairs is at least; None where
-    the captioner does not say. A pair of more, d, has its chance times (strangest / d)².
+    ood_threshold: how unlike the training data one in a hundred held-out pairs is at least; None
+    where the captioner does not say. A pair of more, d, has its chance times (ood_threshold / d)².
     """
 
     slope: float
     offset: float
-    strangest: float | None = None
+    ood_threshold: float | None = None
 
-    def confidence(self, score: float, strangeness: float | None = None) -> float:
+    def confidence(self, score: float, ood_score: float | None = None) -> float:
         """The chance that a caption is right, 0 to 1."""
         from scipy.special import expit
 
         chance = float(expit(self.slope * score + self.offset))
-        if self.strangest is None or strangeness is None or strangeness <= self.strangest:
+        if self.ood_threshold is None or ood_score is None or ood_score <= self.ood_threshold:
             return chance
-        return chance * (self.strangest / strangeness) ** 2
+        return chance * (self.ood_threshold / ood_score) ** 2
 
     @classmethod
     def of(cls, value: Any, path: object) -> Calibration:
         """The calibration in a run's settings. Raises UserError, which names `path`."""
         try:
-            strangest = value["strangest"]
+            ood_threshold = value["ood_threshold"]
             return cls(
                 float(value["slope"]),
                 float(value["offset"]),
-                None if strangest is None else float(strangest),
+                None if ood_threshold is None else float(ood_threshold),
             )
         except (KeyError, TypeError, ValueError):
             raise UserError(f"{path}: its calibration is damaged", "Export it again") from None
@@ -62,7 +62,7 @@ class Calibration:
 
 
 def fit(
-    scores: Sequence[float], right: Sequence[bool], strangeness: Sequence[float] = ()
+    scores: Sequence[float], right: Sequence[bool], ood_score: Sequence[float] = ()
 ) -> Calibration:
     """The calibration of held-out captions, by the largest likelihood.
 
@@ -84,8 +84,8 @@ def fit(
     weights = minimize(loss, np.zeros(2), jac=True, method="L-BFGS-B").x
     slope = float(weights[0] / deviation)
     offset = float(weights[1] - slope * mean)
-    strangest = float(np.quantile(strangeness, FAMILIAR)) if len(strangeness) else None
-    return Calibration(slope, offset, strangest)
+    ood_threshold = float(np.quantile(ood_score, FAMILIAR)) if len(ood_score) else None
+    return Calibration(slope, offset, ood_threshold)
 
 
 def calibration_error(confidences: Sequence[float], right: Sequence[bool]) -> float:

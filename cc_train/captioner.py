@@ -40,7 +40,7 @@ class Caption:
     beams: (sentence, sum of log-probabilities) of beam search, best first; empty for greedy.
     mask: where something changed, class ids uint8 [H, W]; None for systems that do not say where.
     score: the sum of log-probabilities of the sentence; None for systems that do not say it.
-    strangeness: how unlike the training data the pair is, about 1 for what is like it; None for
+    ood_score: how unlike the training data the pair is, about 1 for what is like it; None for
     systems that do not say it. confidence: the chance that the sentence is right, 0 to 1; None
     where the captioner is not calibrated (`cc_train.calibration`), and for beam search, since the
     calibration is of greedy sentences.
@@ -52,7 +52,7 @@ class Caption:
     beams: tuple[tuple[str, float], ...] = ()
     mask: np.ndarray | None = None
     score: float | None = None
-    strangeness: float | None = None
+    ood_score: float | None = None
     confidence: float | None = None
     attention: Attention | None = None
 
@@ -159,12 +159,12 @@ class EncoderDecoder(nn.Module):
         self.calibration: Calibration | None = None
         self._next_word: NextWord | None = None
 
-    def strangeness(self, before_after: Tensor) -> list[float | None]:
+    def ood_score(self, before_after: Tensor) -> list[float | None]:
         """How unlike the training data each pair is; None where a system does not say it."""
         return [None] * len(before_after)
 
     def prepare(self, before_after: Tensor) -> Tensor:
-        """What `memory` and `strangeness` both need of pairs, computed once; the pairs themselves
+        """What `memory` and `ood_score` both need of pairs, computed once; the pairs themselves
         where a system does not override it.
         """
         return before_after
@@ -228,10 +228,10 @@ class EncoderDecoder(nn.Module):
             captions = [
                 replace(caption, mask=mask) for caption, mask in zip(captions, masks, strict=True)
             ]
-        strangeness = self.strangeness(before_after)
+        ood_score = self.ood_score(before_after)
         return [
-            self._judged(caption, strange, beams)
-            for caption, strange in zip(captions, strangeness, strict=True)
+            self._judged(caption, ood_score, beams)
+            for caption, ood_score in zip(captions, ood_score, strict=True)
         ]
 
     def decoded(self, memory: Tensor, beams: int = 1) -> list[Caption]:
@@ -272,12 +272,12 @@ class EncoderDecoder(nn.Module):
         chosen = maps[[place for place, _ in shown]].cpu().numpy()
         return Attention(tuple(word for _, word in shown), chosen)
 
-    def _judged(self, caption: Caption, strangeness: float | None, beams: int) -> Caption:
-        """The caption with its strangeness, and its confidence where that was calibrated."""
+    def _judged(self, caption: Caption, ood_score: float | None, beams: int) -> Caption:
+        """The caption with its ood_score, and its confidence where that was calibrated."""
         confidence = None
         if self.calibration is not None and caption.score is not None and beams == 1:
-            confidence = self.calibration.confidence(caption.score, strangeness)
-        return replace(caption, strangeness=strangeness, confidence=confidence)
+            confidence = self.calibration.confidence(caption.score, ood_score)
+        return replace(caption, ood_score=ood_score, confidence=confidence)
 
     def train(self, mode: bool = True) -> Any:
         """Sets the mode; the next caption is decoded with the weights of that time."""

@@ -1,6 +1,6 @@
 """Scenes in numbers: samples of training shards whose features say what their images show.
 
-A scene has three objects on a grid of 4 × 4. An image's features are the one-hot looks of each
+A scene has three objects on a grid of 4 × 4. An image's features are the one-hot attributes of each
 object at its place and nothing elsewhere, so that whatever a caption says can be read off them.
 """
 
@@ -13,14 +13,14 @@ import numpy as np
 
 from cc_prep.formats.training_shards import Features, TrainingSample
 from cc_prep.media import images
-from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
+from cc_prep.records import CHANGE, NO_CHANGE, Facts, ObjectAttributes
 from cc_train.data import supervision
-from cc_train.data.supervision import LOOKS
+from cc_train.data.supervision import ATTRIBUTES
 from cc_train.layers.frozen_backbone import BackboneSpec
 
 GRID = 4
 SIDE = 8 * GRID
-CHANNELS = sum(map(len, LOOKS.values()))
+CHANNELS = sum(map(len, ATTRIBUTES.values()))
 DIGEST = "0" * 64
 BACKBONE = BackboneSpec("planted", DIGEST, (CHANNELS, GRID, GRID))
 SOURCE = BACKBONE.source
@@ -37,7 +37,7 @@ def scene(number: int) -> list[TrainingSample]:
     """The changed and the unchanged pair of a scene; the type of change goes round with numbers."""
     rng = np.random.default_rng(number)
     cells = [divmod(int(cell), GRID) for cell in rng.permutation(GRID * GRID)[:4]]
-    before = [_looks(rng, cell) for cell in cells[:3]]
+    before = [_attributes(rng, cell) for cell in cells[:3]]
     kind = list(SENTENCES)[number % len(SENTENCES)]
     _after, facts = _changed(before, cells[3], kind, rng)
     if kind == "add":
@@ -51,23 +51,23 @@ def scene(number: int) -> list[TrainingSample]:
 
 def facts_caption(facts: Facts) -> str:
     """The plain sentence that is true of a change."""
-    looks = facts.after if facts.type == "add" else facts.before
-    assert looks is not None
-    it = f"{looks.size} {looks.color} {looks.material} {looks.shape}"
+    attributes = facts.after if facts.type == "add" else facts.before
+    assert attributes is not None
+    it = f"{attributes.size} {attributes.color} {attributes.material} {attributes.shape}"
     new = getattr(facts.after, facts.type, "")
     return SENTENCES[facts.type].format(it=it, new=new)
 
 
 def _changed(
-    objects: list[Looks], free: tuple[int, int], kind: str, rng: np.random.Generator
-) -> tuple[list[Looks], Facts]:
+    objects: list[ObjectAttributes], free: tuple[int, int], kind: str, rng: np.random.Generator
+) -> tuple[list[ObjectAttributes], Facts]:
     first, rest = objects[0], objects[1:]
-    before: Looks | None = first
-    after: Looks | None = first
+    before: ObjectAttributes | None = first
+    after: ObjectAttributes | None = first
     if kind == "move":
-        after = replace(first, place=_place(free))
+        after = replace(first, location=_place(free))
     elif kind in ("color", "material"):
-        others = [value for value in LOOKS[kind] if value != getattr(first, kind)]
+        others = [value for value in ATTRIBUTES[kind] if value != getattr(first, kind)]
         after = replace(first, **{kind: str(rng.choice(others))})
     elif kind == "add":
         before = None
@@ -95,21 +95,21 @@ def _sample(number: int, kind: str, facts: Facts, captions: list[str]) -> Traini
     return TrainingSample(f"planted-train-{number:06d}-{kind}", meta, *empty, {}, features)
 
 
-def _features(objects: tuple[Looks, ...]) -> np.ndarray:
+def _features(objects: tuple[ObjectAttributes, ...]) -> np.ndarray:
     values = np.zeros((CHANNELS, GRID, GRID), np.float16)
-    starts = [0, *np.cumsum([len(names) for names in LOOKS.values()])]
-    for looks in objects:
-        row, column = supervision.cell_at(looks, (GRID, GRID))
+    starts = [0, *np.cumsum([len(names) for names in ATTRIBUTES.values()])]
+    for attributes in objects:
+        row, column = supervision.cell_at(attributes, (GRID, GRID))
         for (start, _), value in zip(
-            pairwise(starts), supervision.look_classes(looks), strict=True
+            pairwise(starts), supervision.attribute_classes(attributes), strict=True
         ):
             values[start + value, row, column] = 1
     return values
 
 
-def _looks(rng: np.random.Generator, cell: tuple[int, int]) -> Looks:
-    words = {name: str(rng.choice(names)) for name, names in LOOKS.items()}
-    return Looks(**words, place=_place(cell))
+def _attributes(rng: np.random.Generator, cell: tuple[int, int]) -> ObjectAttributes:
+    words = {name: str(rng.choice(names)) for name, names in ATTRIBUTES.items()}
+    return ObjectAttributes(**words, location=_place(cell))
 
 
 def _place(cell: tuple[int, int]) -> tuple[float, float]:
@@ -121,10 +121,10 @@ def with_masks(sample: TrainingSample) -> TrainingSample:
     """The sample with its masks: the cells of the object that changed."""
     facts = Facts.from_json(sample.meta["facts"])
     sides = []
-    for looks in (facts.before, facts.after):
+    for attributes in (facts.before, facts.after):
         mask = np.zeros((GRID, GRID), np.uint8)
-        if looks is not None:
-            mask[supervision.cell_at(looks, (GRID, GRID))] = 1
+        if attributes is not None:
+            mask[supervision.cell_at(attributes, (GRID, GRID))] = 1
         sides.append(mask.repeat(SIDE // GRID, 0).repeat(SIDE // GRID, 1))
     union, before, after = (
         images.encode_image(mask, "png", 0) for mask in (np.maximum(*sides), *sides)

@@ -112,7 +112,7 @@ def shared_captions(
         labels = (
             {pair.kind for pair in together},
             {pair.change_type for pair in together},
-            {_changed_looks(pair.facts) for pair in together},
+            {_changed_attributes(pair.facts) for pair in together},
         )
         classes = {mask_classes[pair.key] for pair in together if mask_classes.get(pair.key)}
         disjoint = any(not one & other for one in classes for other in classes)
@@ -121,13 +121,13 @@ def shared_captions(
                 yield _exclusion(pair, SHARED, caption)
 
 
-def _changed_looks(facts: Facts | None) -> tuple[object, ...] | None:
+def _changed_attributes(facts: Facts | None) -> tuple[object, ...] | None:
     """What changed of an object, other than its position."""
     if facts is None:
         return None
     sides = (facts.before, facts.after)
-    looks = [side and (side.color, side.shape, side.material, side.size) for side in sides]
-    return (facts.type, *looks)
+    attributes = [side and (side.color, side.shape, side.material, side.size) for side in sides]
+    return (facts.type, *attributes)
 
 
 def _exclusion(pair: ImagePair, reason: str, detail: str) -> Exclusion:

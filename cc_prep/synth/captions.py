@@ -1,7 +1,7 @@
 """Sentences for scenes: a grammar of our own in the style of CLEVR-Change's vocabulary.
 
 Every sentence about a change names its object by an expression that fits no other object of the
-scene it speaks of: by its looks if they suffice, else by its position relative to a landmark.
+scene it speaks of: by its attributes if they suffice, else by its position relative to a landmark.
 Positions are compared on the floor and not in the image, which seldom makes a difference.
 """
 
@@ -128,7 +128,7 @@ def change_captions(scene: Scene, rng: np.random.Generator, count: int = 6) -> l
 
 
 def plain_caption(scene: Scene) -> str:
-    """The one plain sentence that says the change, with all looks of the object."""
+    """The one plain sentence that says the change, with all attributes of the object."""
     solids = scene.after if scene.change == "add" else scene.before
     is_unique = fits(solids, scene.changed, FEATURES) == [scene.changed]
     expression = FEATURES if is_unique else referring_expressions(solids, scene.changed)[0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
+from cc_prep.records import CHANGE, NO_CHANGE, Facts, ObjectAttributes
 from cc_prep.synth.scenes import FIELD_OF_VIEW, TARGET, Solid, height
 
 DIGITS = 4  # of a place: a tenth of a pixel at 1,000 px
@@ -23,7 +23,7 @@ def of_scene(
     """
     cameras = [moment["camera"] for moment in scene["moments"]]
     before, after, distractor = (
-        [_looks(solid, camera) for solid in solids]
+        [_attributes(solid, camera) for solid in solids]
         for solids, camera in zip(
             (scene["before"], scene["after"], scene["before"]), cameras, strict=True
         )
@@ -65,16 +65,18 @@ def place(point: Sequence[float], camera: Sequence[float]) -> tuple[float, float
     return round(float(u), DIGITS), round(float(v), DIGITS)
 
 
-def _present(looks: Sequence[Looks | None]) -> tuple[Looks, ...]:
-    return tuple(one for one in looks if one is not None)
+def _present(attributes: Sequence[ObjectAttributes | None]) -> tuple[ObjectAttributes, ...]:
+    return tuple(one for one in attributes if one is not None)
 
 
-def _looks(solid: Mapping[str, Any] | None, camera: Sequence[float]) -> Looks | None:
+def _attributes(
+    solid: Mapping[str, Any] | None, camera: Sequence[float]
+) -> ObjectAttributes | None:
     if solid is None:
         return None
     parsed_solid = Solid(**solid)
     centre = (parsed_solid.x, parsed_solid.y, height(parsed_solid) / 2)
-    return Looks(
+    return ObjectAttributes(
         parsed_solid.color,
         parsed_solid.shape,
         parsed_solid.material,

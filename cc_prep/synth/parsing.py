@@ -1,9 +1,9 @@
 """What a caption claims: the grammar of `captions.py`, read backwards from its own tables.
 
 A caption of the grammar gives exactly what it states. Of any other text as much is recognised as
-the grammar's words allow: the looks of the object that the sentence is about, its new colour or
-material, and the type of change by the words that the grammar uses for one type only. The looks of
-a landmark ("behind the large red metal cube") are nobody's claim.
+the grammar's words allow: the attributes of the object that the sentence is about, its new colour
+or material, and the type of change by the words that the grammar uses for one type only. The
+attributes of a landmark ("behind the large red metal cube") are nobody's claim.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SEVERAL = "several"  # the value of a fact for which a caption gives more than o
 NEW_FEATURES = ("color", "material")  # the types of change that have a new value
 
 # Word → (feature, value).
-LOOK_WORDS: dict[str, tuple[str, str]] = {
+ATTRIBUTE_WORDS: dict[str, tuple[str, str]] = {
     **{word: ("shape", shape) for shape, words in NOUNS.items() for word in words},
     **{
         word: ("size" if value in SIZES else "material", value)
@@ -87,8 +87,10 @@ def _any_of(words: Sequence[str], name: str = "") -> str:
     return f"(?{f'P<{name}>' if name else ':'}{'|'.join(words)})"
 
 
-_NOUN = _any_of([word for word, (feature, _) in LOOK_WORDS.items() if feature == FEATURES[-1]])
-_ADJECTIVE = _any_of([word for word, (feature, _) in LOOK_WORDS.items() if feature != FEATURES[-1]])
+_NOUN = _any_of([word for word, (feature, _) in ATTRIBUTE_WORDS.items() if feature == FEATURES[-1]])
+_ADJECTIVE = _any_of(
+    [word for word, (feature, _) in ATTRIBUTE_WORDS.items() if feature != FEATURES[-1]]
+)
 # The contexts in which some cue words, here in < >, name a type. "A new color" adds nothing, what
 # is "no longer red" is still there, and "a cube of red color" only looks so.
 CONTEXTS = {
@@ -147,7 +149,7 @@ def parse(caption: str) -> Claims:
     marks = []
     for number, (start, end) in enumerate(spans):
         if number in facts:
-            value = kind if facts[number] == TYPE else LOOK_WORDS[words[number]][1]
+            value = kind if facts[number] == TYPE else ATTRIBUTE_WORDS[words[number]][1]
             assert value is not None
             marks.append(Mark(start, end, facts[number], value))
     several = kind == SEVERAL
@@ -160,14 +162,16 @@ Reading = tuple[str | None, dict[int, str]]  # the type, and the fact that each 
 def _expression(named: bool) -> str:
     """The pattern of an object's looks, each feature a group of its name where `named`."""
     patterns = [
-        _any_of([w for w, (of, _) in LOOK_WORDS.items() if of == feature], feature if named else "")
+        _any_of(
+            [w for w, (of, _) in ATTRIBUTE_WORDS.items() if of == feature], feature if named else ""
+        )
         for feature in FEATURES
     ]
     return "".join(f"(?:{adjective} )?" for adjective in patterns[:-1]) + patterns[-1]
 
 
 def _pattern(kind: str, template: str) -> re.Pattern[str]:
-    new = _any_of([w for w, (of, _) in LOOK_WORDS.items() if of == kind], NEW)
+    new = _any_of([w for w, (of, _) in ATTRIBUTE_WORDS.items() if of == kind], NEW)
     landmark = f"(?: {_any_of(list(RELATIONS))} the {_expression(named=False)})?"
     return re.compile(template.format(it=f"(?P<it>{_expression(named=True)}{landmark})", new=new))
 
@@ -225,9 +229,11 @@ def _of_grammar(words: Sequence[str]) -> Reading | None:
 
 def _recognised(words: Sequence[str]) -> Reading:
     landmarks = set(_landmark_words(words))
-    looks = [n for n, word in enumerate(words) if word in LOOK_WORDS and n not in landmarks]
+    attributes = [
+        n for n, word in enumerate(words) if word in ATTRIBUTE_WORDS and n not in landmarks
+    ]
     runs: list[list[int]] = []
-    for number in looks:
+    for number in attributes:
         if runs and runs[-1][-1] == number - 1:
             runs[-1].append(number)
         else:
@@ -248,7 +254,7 @@ def _recognised(words: Sequence[str]) -> Reading:
     # Further objects are claimed to have changed too: their looks contradict those of the first.
     for run in objects or rest[:1]:
         for number in run:
-            feature = LOOK_WORDS[words[number]][0]
+            feature = ATTRIBUTE_WORDS[words[number]][0]
             facts[number] = feature
             if feature == FEATURES[-1]:
                 break
@@ -280,7 +286,7 @@ def _type(words: Sequence[str], types: set[str], facts: dict[int, str]) -> str |
         return UNCHANGED if of_change and not facts else None
     changes = types - {UNCHANGED}
     if not changes:
-        changes = {LOOK_WORDS[words[n]][0] for n, fact in facts.items() if fact == NEW}
+        changes = {ATTRIBUTE_WORDS[words[n]][0] for n, fact in facts.items() if fact == NEW}
     if not changes and not facts:
         changes = types
     if len(changes) > 1:
@@ -307,7 +313,7 @@ def _new_values(words: Sequence[str], run: Sequence[int], first: Sequence[int]) 
     if before is not None and before["article"]:
         after = after and bool(first) and first[0] < run[0]
     for number in run:
-        feature = LOOK_WORDS[words[number]][0]
+        feature = ATTRIBUTE_WORDS[words[number]][0]
         if after and feature in NEW_FEATURES:
             yield number
         after = after or feature == FEATURES[-1]
@@ -319,7 +325,7 @@ def _is_new_look(words: Sequence[str], run: Sequence[int], first: Sequence[int])
     if before is None or not before["article"] or not first or first[0] >= run[0]:
         return False
     shape = FEATURES[-1]
-    return _looks(words, run).get(shape) == _looks(words, first)[shape]
+    return _attributes(words, run).get(shape) == _attributes(words, first)[shape]
 
 
 def _of_new_look(
@@ -328,16 +334,16 @@ def _of_new_look(
     """What "a blue cube" claims after "the red cube turned into".
 
     A color or material is new if it differs from that of the first object, or is the only one that
-    was not said of it. The rest repeats the looks of the first object, or contradicts them.
+    was not said of it. The rest repeats the attributes of the first object, or contradicts them.
     """
-    stated = _looks(words, first)
-    looks = {number: LOOK_WORDS[words[number]] for number in run}
-    values = {number: look for number, look in looks.items() if look[0] in NEW_FEATURES}
+    stated = _attributes(words, first)
+    attributes = {number: ATTRIBUTE_WORDS[words[number]] for number in run}
+    values = {number: look for number, look in attributes.items() if look[0] in NEW_FEATURES}
     new = [number for number, (name, value) in values.items() if stated.get(name, value) != value]
     unsaid = [number for number, (name, _) in values.items() if name not in stated]
     new = new or (unsaid if len(unsaid) == 1 else [])
     yield from ((number, NEW) for number in new)
-    yield from ((n, name) for n, (name, _) in looks.items() if n not in new and name in stated)
+    yield from ((n, name) for n, (name, _) in attributes.items() if n not in new and name in stated)
 
 
 def _before(words: Sequence[str], run: Sequence[int]) -> re.Match[str] | None:
@@ -345,19 +351,19 @@ def _before(words: Sequence[str], run: Sequence[int]) -> re.Match[str] | None:
     return _BEFORE_NEW.search(" ".join(words[max(0, run[0] - 4) : run[0]]))
 
 
-def _looks(words: Sequence[str], run: Sequence[int]) -> dict[str, str]:
-    """The looks of an object by feature, up to its noun."""
-    looks: dict[str, str] = {}
+def _attributes(words: Sequence[str], run: Sequence[int]) -> dict[str, str]:
+    """The attributes of an object by feature, up to its noun."""
+    attributes: dict[str, str] = {}
     for number in run:
-        feature, value = LOOK_WORDS[words[number]]
-        looks[feature] = value
+        feature, value = ATTRIBUTE_WORDS[words[number]]
+        attributes[feature] = value
         if feature == FEATURES[-1]:
             break
-    return looks
+    return attributes
 
 
 def _has_noun(words: Sequence[str], run: Sequence[int]) -> bool:
-    return any(LOOK_WORDS[words[number]][0] == FEATURES[-1] for number in run)
+    return any(ATTRIBUTE_WORDS[words[number]][0] == FEATURES[-1] for number in run)
 
 
 def _landmark_words(words: Sequence[str]) -> Iterator[int]:
@@ -386,7 +392,7 @@ def _landmark_words(words: Sequence[str]) -> Iterator[int]:
 def _end_of_landmark(words: Sequence[str], start: int) -> int:
     """The number of the first word after an object's OF_LANDMARKS, looks and noun."""
     for number in range(start, len(words)):
-        feature = LOOK_WORDS.get(words[number], ("",))[0]
+        feature = ATTRIBUTE_WORDS.get(words[number], ("",))[0]
         if feature == FEATURES[-1]:
             return number + 1
         if not feature and words[number] not in OF_LANDMARKS:

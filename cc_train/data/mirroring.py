@@ -116,7 +116,7 @@ def _mirrored_facts(value: Any) -> Any:
 
 
 def _mirrored_fact(name: str, value: Any) -> Any:
-    if name == "place":
+    if name == "location":
         return [1 - value[0], value[1]]
     if name == "reversed_captions":
         return [exchange_sides(caption) for caption in value]

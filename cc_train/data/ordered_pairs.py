@@ -28,7 +28,7 @@ class Scene:
     """The images of one scene and all its ordered pairs.
 
     features: [C, h, w] of each image, by number, float16 or float32 as they are stored. objects:
-    the looks of the objects that an image shows, by its number. size: height and width of the
+    the attributes of the objects that an image shows, by its number. size: height and width of the
     images in px.
     """
 
@@ -62,9 +62,9 @@ class OrderedPairBatches:
 
         features [N, C, h, w] as they are stored, float16 or float32; of P pairs: first, second
         int64 [P], ids and labels int64 [P, length], facts int64 [P, 6], places int64 [P, 2]; of M
-        objects: object_image int64 [M], object_place float32 [M, 2] (u, v), object_looks int64
-        [M, 4]; centres float32 [N, rows, columns], has_objects bool [N]. With `masks` also mask
-        uint8 [P, 3, H, W], class ids of the union, of before and of after, and has_mask bool
+        objects: object_image int64 [M], object_location float32 [M, 2] (u, v), object_attributes
+        int64 [M, 4]; centres float32 [N, rows, columns], has_objects bool [N]. With `masks` also
+        mask uint8 [P, 3, H, W], class ids of the union, of before and of after, and has_mask bool
         [P, 3], False where one is not known, in which case it is 0; and changed bool [P].
         """
         for sample in samples:
@@ -210,8 +210,8 @@ def facts_of(pairs: Sequence[OrderedPair], grid: tuple[int, int]) -> dict[str, t
     rows, columns = grid
     places = [
         [
-            supervision.cell(looks, (rows, columns))
-            for looks in (pair.facts.before, pair.facts.after)
+            supervision.cell(attributes, (rows, columns))
+            for attributes in (pair.facts.before, pair.facts.after)
         ]
         if pair.facts is not None
         else [supervision.UNKNOWN] * 2
@@ -251,16 +251,20 @@ def objects_of(
 ) -> dict[str, torch.Tensor]:
     """Facts of N images, from the objects that each shows; see `OrderedPairBatches`."""
     rows, columns = grid
-    listed = [(image, looks) for image, shown in enumerate(objects) for looks in shown]
+    listed = [(image, attributes) for image, shown in enumerate(objects) for attributes in shown]
     centres = np.zeros((len(objects), rows, columns), np.float32)
-    for image, looks in listed:
-        row, column = supervision.cell_at(looks, (rows, columns))
+    for image, attributes in listed:
+        row, column = supervision.cell_at(attributes, (rows, columns))
         centres[image, row, column] = 1
-    classes = [supervision.look_classes(looks) for _, looks in listed]
+    classes = [supervision.attribute_classes(attributes) for _, attributes in listed]
     return {
         "object_image": torch.tensor([image for image, _ in listed], dtype=torch.long),
-        "object_place": torch.tensor([looks.place for _, looks in listed]).view(-1, 2),
-        "object_looks": torch.tensor(classes, dtype=torch.long).view(-1, len(supervision.LOOKS)),
+        "object_location": torch.tensor([attributes.location for _, attributes in listed]).view(
+            -1, 2
+        ),
+        "object_attributes": torch.tensor(classes, dtype=torch.long).view(
+            -1, len(supervision.ATTRIBUTES)
+        ),
         "centres": torch.from_numpy(centres),
         "has_objects": torch.tensor([len(shown) > 0 for shown in objects]),
     }

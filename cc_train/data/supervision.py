@@ -1,4 +1,4 @@
-"""A renderer's knowledge of a pair, as numbers: classes of change and looks, places, objects.
+"""A renderer's knowledge of a pair, as numbers: classes of change and attributes, places, objects.
 
 All values of a pair without facts are UNKNOWN, which every loss ignores.
 """
@@ -12,19 +12,19 @@ from typing import NamedTuple
 import numpy as np
 
 from cc_prep.errors import UserError
-from cc_prep.records import FACT_TYPES, Facts, Looks
+from cc_prep.records import FACT_TYPES, Facts, ObjectAttributes
 from cc_prep.synth.scenes import COLORS, MATERIALS, SHAPES, SIZES
 
 UNKNOWN = -1
-LOOKS: dict[str, tuple[str, ...]] = {
+ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "color": tuple(COLORS),
     "shape": SHAPES,
     "material": MATERIALS,
     "size": tuple(SIZES),
 }
-LOOK_CLASSES = tuple(len(names) for names in LOOKS.values())
-# Logits of a pair: the type of change, the four looks of the object, its new colour.
-FACT_CLASSES = (len(FACT_TYPES), *LOOK_CLASSES, len(COLORS))
+ATTRIBUTE_CLASSES = tuple(len(names) for names in ATTRIBUTES.values())
+# Logits of a pair: the type of change, the four attributes of the object, its new colour.
+FACT_CLASSES = (len(FACT_TYPES), *ATTRIBUTE_CLASSES, len(COLORS))
 REVERSED = {"add": "drop", "drop": "add"}
 
 
@@ -72,10 +72,10 @@ def reversed_facts(facts: Facts) -> Facts:
     )
 
 
-def seen_from(facts: Facts | None, objects: Sequence[Looks]) -> Facts | None:
+def seen_from(facts: Facts | None, objects: Sequence[ObjectAttributes]) -> Facts | None:
     """The facts of a pair whose first image is replaced by another view of the same scene.
 
-    objects: the looks of the objects in that view, in the order of `facts.objects_before`. The
+    objects: the attributes of the objects in that view, in the order of `facts.objects_before`. The
     result is None if the facts are None or do not fit the objects.
     """
     if facts is None or len(objects) != len(facts.objects_before):
@@ -89,42 +89,42 @@ def seen_from(facts: Facts | None, objects: Sequence[Looks]) -> Facts | None:
 
 
 def fact_classes(facts: Facts | None) -> list[int]:
-    """Six classes: type, four looks and new colour; UNKNOWN for what does not apply."""
-    unknown = [UNKNOWN] * len(LOOK_CLASSES)
+    """Six classes: type, four attributes and new colour; UNKNOWN for what does not apply."""
+    unknown = [UNKNOWN] * len(ATTRIBUTE_CLASSES)
     if facts is None:
         return [UNKNOWN, *unknown, UNKNOWN]
     kind = FACT_TYPES.index(facts.type)
-    looks = facts.after if facts.type == "add" else facts.before
+    attributes = facts.after if facts.type == "add" else facts.before
     recoloured = facts.type == "color" and facts.after is not None
     return [
         kind,
-        *(unknown if looks is None else look_classes(looks)),
-        look_classes(facts.after)[0] if recoloured and facts.after else UNKNOWN,
+        *(unknown if attributes is None else attribute_classes(attributes)),
+        attribute_classes(facts.after)[0] if recoloured and facts.after else UNKNOWN,
     ]
 
 
-def look_classes(looks: Looks) -> list[int]:
+def attribute_classes(attributes: ObjectAttributes) -> list[int]:
     """Colour, shape, material and size as classes. Raises UserError for another word."""
-    for name, names in LOOKS.items():
-        if getattr(looks, name) not in names:
+    for name, names in ATTRIBUTES.items():
+        if getattr(attributes, name) not in names:
             raise UserError(
-                f"facts: {getattr(looks, name)!r} is no {name} that can be learned",
+                f"facts: {getattr(attributes, name)!r} is no {name} that can be learned",
                 f"Rebuild these shards; a {name} is {', '.join(names)}",
             )
-    return [names.index(getattr(looks, name)) for name, names in LOOKS.items()]
+    return [names.index(getattr(attributes, name)) for name, names in ATTRIBUTES.items()]
 
 
-def cell(looks: Looks | None, grid: tuple[int, int]) -> int:
+def cell(attributes: ObjectAttributes | None, grid: tuple[int, int]) -> int:
     """The cell of a grid [rows, columns], row by row, that holds an object's centre."""
-    if looks is None:
+    if attributes is None:
         return UNKNOWN
-    row, column = cell_at(looks, grid)
+    row, column = cell_at(attributes, grid)
     return row * grid[1] + column
 
 
-def cell_at(looks: Looks, grid: tuple[int, int]) -> tuple[int, int]:
+def cell_at(attributes: ObjectAttributes, grid: tuple[int, int]) -> tuple[int, int]:
     """Row and column of an object's centre; the nearest cell for one beside the image."""
-    u, v = looks.place
+    u, v = attributes.location
     rows, columns = grid
     return (
         int(np.clip(int(v * rows), 0, rows - 1)),

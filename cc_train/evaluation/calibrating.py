@@ -45,8 +45,8 @@ def fit(captioner: CaptionModel, shards: Sequence[str]) -> Calibration:
     scores = [caption.score for caption in held_out.captions if caption.score is not None]
     if len(scores) < len(held_out.captions):
         raise UserError("this captioner gives its captions no probability", "Leave out --calibrate")
-    strangeness = [c.strangeness for c in held_out.captions if c.strangeness is not None]
-    return calibration.fit(scores, held_out.right, strangeness)
+    ood_score = [c.ood_score for c in held_out.captions if c.ood_score is not None]
+    return calibration.fit(scores, held_out.right, ood_score)
 
 
 def error(captioner: CaptionModel, shards: Sequence[str]) -> float:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cc_prep.records import Facts
-from cc_train.data.supervision import LOOKS, UNKNOWN, fact_classes
+from cc_train.data import supervision
+from cc_train.data.supervision import UNKNOWN, fact_classes
 
 COUNTS = (50, 100, 300)
 DRAWS = 10
@@ -26,8 +27,8 @@ SHRINKAGE = 0.1
 NEAR = 0.1  # of the image's side: how far a place may be off, less than one of 7 x 7 places
 RESAMPLES = 500
 PERCENTILES = (2.5, 97.5)
-CHANGED, TYPE, PLACE, ATTRIBUTES = "changed", "type", "place", "attributes"
-FIGURES = (CHANGED, TYPE, PLACE, ATTRIBUTES)
+CHANGED, TYPE, LOCATION, ATTRIBUTES = "changed", "type", "location", "attributes"
+FIGURES = (CHANGED, TYPE, LOCATION, ATTRIBUTES)
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,13 @@ class Labels:
     def of(cls, scenes: Sequence[str], facts: Sequence[Facts]) -> Labels:
         """The labels of pairs, from the names of their scenes and their facts."""
         ends = [[one.before, one.after] for one in facts]
-        places = [[(np.nan,) * 2 if o is None else o.place for o in pair] for pair in ends]
+        places = [[(np.nan,) * 2 if o is None else o.location for o in pair] for pair in ends]
         return cls(
             np.unique(scenes, return_inverse=True)[1],
             np.array([one.type != "none" for one in facts]),
-            np.array([fact_classes(one)[: 1 + len(LOOKS)] for one in facts]).reshape(-1, 5),
+            np.array(
+                [fact_classes(one)[: 1 + len(supervision.ATTRIBUTES)] for one in facts]
+            ).reshape(-1, 5),
             np.array(places, np.float64).reshape(-1, 2, 2),
         )
 
@@ -162,7 +165,7 @@ def _scores(
     return {
         CHANGED: _by_scene(_auc_terms(told, changed[test]), labels.scenes[test]),
         TYPE: _by_scene(right[:, 0], scenes),
-        PLACE: _by_scene(found, scenes),
+        LOCATION: _by_scene(found, scenes),
         ATTRIBUTES: _by_scene(right[:, 1:].mean(1), scenes),
     }
 

@@ -1,8 +1,8 @@
 """What differs between two images that are grids of features.
 
 Each image is reconstructed from the other by attention; what a reconstruction leaves over and the
-plain difference show the change. Two attention maps say where it is before and after; the looks of
-the object are read there.
+plain difference show the change. Two attention maps say where it is before and after; the
+attributes of the object are read there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from cc_prep.models.cpu.attention import attention
 from cc_prep.records import FACT_TYPES
-from cc_train.data.supervision import FACT_CLASSES, LOOK_CLASSES
+from cc_train.data.supervision import ATTRIBUTE_CLASSES, FACT_CLASSES
 
 GROUPS = 8
 SUMMARIES = 7
@@ -94,24 +94,24 @@ class CrossAttention(nn.Module):
 class FactReader(nn.Module):
     """What a renderer knows of a change, read from grids of what differs between two images.
 
-    Two attention maps say where the change is before and after; the looks of the object are read
-    there. width: D. dropout: of what the facts are read from.
+    Two attention maps say where the change is before and after; the attributes of the object are
+    read there. width: D. dropout: of what the facts are read from.
     """
 
     def __init__(self, width: int, dropout: float = 0.1) -> None:
         super().__init__()
-        looks = sum(LOOK_CLASSES)
+        attributes = sum(ATTRIBUTE_CLASSES)
         self.place_before, self.place_after = nn.Linear(width, 1), nn.Linear(width, 1)
-        self.look = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, looks))
+        self.look = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, attributes))
         self.centre = nn.Conv2d(width, 1, 1)
-        read = 5 * width + 2 * looks
+        read = 5 * width + 2 * attributes
         self.fuse = nn.Sequential(
             nn.LayerNorm(read), nn.Linear(read, 2 * width), nn.GELU(), nn.Dropout(dropout)
         )
         self.facts = nn.Linear(2 * width, sum(FACT_CLASSES))
 
-    def looks_at(self, images: Tensor, places: Tensor) -> Tensor:
-        """Logits [M, sum(LOOK_CLASSES)] of the looks at places (u, v) [M, 2] of M images."""
+    def attributes_at(self, images: Tensor, places: Tensor) -> Tensor:
+        """Logits [M, sum(ATTRIBUTE_CLASSES)] at places (u, v) [M, 2] of M images."""
         points = (2 * places - 1).clamp(-1, 1)[:, None, None]
         sampled = F.grid_sample(images.float(), points, padding_mode="border", align_corners=False)
         out: Tensor = self.look(sampled.flatten(1))
@@ -132,17 +132,17 @@ class FactReader(nn.Module):
         return Reading(facts, at_before, at_after, pooled, fused)
 
     def _facts(self, fused: Tensor, look_before: Tensor, look_after: Tensor) -> Tensor:
-        """Logits of all facts: the read-out's own, with the looks read at the places."""
-        kinds, looks = FACT_CLASSES[0], sum(LOOK_CLASSES)
+        """Logits of all facts: the read-out's own, with the attributes read at the places."""
+        kinds, attributes = FACT_CLASSES[0], sum(ATTRIBUTE_CLASSES)
         own = self.facts(fused).float()
         added = own[:, :kinds].softmax(1)[:, ADD : ADD + 1]  # seen in the second image alone
         seen = look_before * (1 - added) + look_after * added
-        colour = look_after[:, : LOOK_CLASSES[0]]
+        colour = look_after[:, : ATTRIBUTE_CLASSES[0]]
         return torch.cat(
             (
                 own[:, :kinds],
-                own[:, kinds : kinds + looks] + seen,
-                own[:, kinds + looks :] + colour,
+                own[:, kinds : kinds + attributes] + seen,
+                own[:, kinds + attributes :] + colour,
             ),
             dim=1,
         )

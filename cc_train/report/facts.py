@@ -101,11 +101,11 @@ def _word(text: str, mark: parsing.Mark, claims: parsing.Claims, truth: Mapping[
 def sentence(facts: Facts) -> str:
     """What truly changed, in a few words: `move: small red metal cube`."""
     truth = true_values(facts)
-    looks = [truth[name] for name in parsing.FEATURES if name in truth]
-    if not looks:
+    attributes = [truth[name] for name in parsing.FEATURES if name in truth]
+    if not attributes:
         return "nothing changed"
     new = f" → {truth[NEW]}" if NEW in truth else ""
-    return f"{truth[TYPE]}: {' '.join(looks)}{new}"
+    return f"{truth[TYPE]}: {' '.join(attributes)}{new}"
 
 
 def unsaid(caption: str, facts: Facts) -> list[str]:

@@ -96,7 +96,7 @@ register(
         """Trains a pair captioner on features of a frozen backbone.
 
         It compares the two images explicitly. On rendered data it also learns what the renderer
-        knows: type of change, looks and places. The shards are built with
+        knows: type of change, attributes and locations. The shards are built with
         --set features.backbone=efficientnet-lite0-x2. --init takes another run, or captioner-mini.
         More: docs/pair.md.
 

@@ -72,10 +72,10 @@ class PairTrunk(WithFrozen, EncoderDecoder):
         return CachedDecoder(self.decoder)
 
     @torch.inference_mode()
-    def strangeness(self, before_after: Tensor) -> list[float | None]:
-        """Strangeness of each pair: that of its stranger image.
+    def ood_score(self, before_after: Tensor) -> list[float | None]:
+        """The ood_score of each pair: that of its image with the larger one.
 
-        The strangeness of an image is the distance of its channel means from those of the training
+        The score of an image is the distance of its channel means from those of the training
         images, in standard deviations, squared and averaged over channels.
         """
         features = self.features(before_after)

@@ -14,11 +14,11 @@ from pydantic import Field
 from torch import Tensor
 
 from cc_prep.settings import Section
-from cc_train.data.supervision import FACT_CLASSES, LOOK_CLASSES, UNKNOWN
+from cc_train.data.supervision import ATTRIBUTE_CLASSES, FACT_CLASSES, UNKNOWN
 from cc_train.layers.pair_comparison import Changes, FactReader
 
 FACT_NAMES = ("type", "color", "shape", "material", "size", "new_color")
-LOOK_NAMES = FACT_NAMES[1:5]
+ATTRIBUTE_NAMES = FACT_NAMES[1:5]
 
 
 class FactLosses(Section):
@@ -26,14 +26,14 @@ class FactLosses(Section):
 
     type: float = Field(1.5, ge=0)
     """Of the type of change."""
-    looks: float = Field(0.7, ge=0)
-    """Of the looks of the object that changed."""
+    attributes: float = Field(0.7, ge=0)
+    """Of the attributes of the object that changed."""
     new_color: float = Field(0.5, ge=0)
     """Of its new color."""
-    place: float = Field(0.5, ge=0)
+    location: float = Field(0.5, ge=0)
     """Of where it is, before and after."""
     objects: float = Field(0.5, ge=0)
-    """Of the looks of every object at its place."""
+    """Of the attributes of every object at its place."""
     centres: float = Field(2.5, ge=0)
     """Of where objects are."""
 
@@ -41,7 +41,7 @@ class FactLosses(Section):
         """The weighted sum of what `of_change` gives."""
         return (
             self.type * losses["type"]
-            + self.looks * torch.stack([losses[name] for name in LOOK_NAMES]).sum()
+            + self.attributes * torch.stack([losses[name] for name in ATTRIBUTE_NAMES]).sum()
             + self.new_color * losses["new_color"]
         )
 
@@ -49,7 +49,7 @@ class FactLosses(Section):
         """The weighted sum of what `losses` gives."""
         return (
             self.of_change(losses)
-            + self.place * (losses["place_before"] + losses["place_after"])
+            + self.location * (losses["location_before"] + losses["location_after"])
             + self.objects * losses["objects"]
             + self.centres * losses["centres"]
         )
@@ -60,8 +60,8 @@ def denominators(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     known = batch["facts"] != UNKNOWN
     return {
         **{name: known[:, i].sum() for i, name in enumerate(FACT_NAMES)},
-        "place_before": (batch["places"][:, 0] != UNKNOWN).sum(),
-        "place_after": (batch["places"][:, 1] != UNKNOWN).sum(),
+        "location_before": (batch["places"][:, 0] != UNKNOWN).sum(),
+        "location_after": (batch["places"][:, 1] != UNKNOWN).sum(),
         "objects": torch.tensor(len(batch["object_image"]), device=known.device),
         "cells": batch["has_objects"].sum() * batch["centres"].shape[1:].numel(),
     }
@@ -80,7 +80,7 @@ def losses(
     for in them.
     """
     result = of_change(changes.facts, batch["facts"], counts)
-    for i, name in enumerate(("place_before", "place_after")):
+    for i, name in enumerate(("location_before", "location_after")):
         places = (changes.before, changes.after)[i]
         result[name] = _cross_entropy(places, batch["places"][:, i]) / counts[name]
     result["objects"] = _objects(reader, images, batch) / counts["objects"]
@@ -101,12 +101,12 @@ def of_change(logits: Tensor, facts: Tensor, counts: Mapping[str, Tensor]) -> di
 
 
 def _objects(reader: FactReader, images: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
-    """Summed loss of the looks of every object."""
+    """Summed loss of the attributes of every object."""
     if not len(batch["object_image"]):
         return torch.zeros((), device=images.device)
-    looks = reader.looks_at(images[batch["object_image"]], batch["object_place"])
-    parts = looks.split(LOOK_CLASSES, dim=1)
-    terms = [_cross_entropy(part, batch["object_looks"][:, i]) for i, part in enumerate(parts)]
+    attributes = reader.attributes_at(images[batch["object_image"]], batch["object_location"])
+    parts = attributes.split(ATTRIBUTE_CLASSES, dim=1)
+    terms = [_cross_entropy(part, batch["object_attributes"][:, i]) for i, part in enumerate(parts)]
     return torch.stack(terms).sum()
 
 

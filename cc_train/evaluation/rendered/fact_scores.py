@@ -1,9 +1,9 @@
 """Whether a caption of a rendered pair is right: what it claims against what truly changed.
 
-A fact of a pair is the type of change, the look of the object that changed (before the change; of
-an added object after it), and the new value of a change of color or material. `judge` compares a
-caption with them, `count` sums up the captions of a split, and `with_facts` reads the facts of
-pairs whose references are a file.
+A fact of a pair is the type of change, the attributes of the object that changed (before the
+change; of an added object after it), and the new value of a change of color or material. `judge`
+compares a caption with them, `count` sums up the captions of a split, and `with_facts` reads the
+facts of pairs whose references are a file.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any, Literal
 
 from cc_prep.datasets.layouts import clevr_change
 from cc_prep.errors import UserError
-from cc_prep.records import FACT_TYPES, Facts, Looks
+from cc_prep.records import FACT_TYPES, Facts, ObjectAttributes
 from cc_prep.synth import parsing
 from cc_prep.synth.parsing import NEW, NEW_FEATURES, SEVERAL, TYPE, UNCHANGED
 from cc_train.evaluation.captions import coco
 from cc_train.evaluation.captions.coco import CHANGE, STILL, Item
 
-LOOKS = ("color", "shape", "material", "size")
-FACTS = (TYPE, *LOOKS, NEW)
+ATTRIBUTES = ("color", "shape", "material", "size")
+FACTS = (TYPE, *ATTRIBUTES, NEW)
 TOLD_APART, EXACT = "told apart", "exact"
 # In comparisons; × 100 like all other measures.
 MEASURES = (TOLD_APART, TYPE, EXACT)
@@ -43,8 +43,8 @@ class Verdict:
     type: the true type of change. claimed: the caption's; None where it is not recognised, SEVERAL
         where it claims more than one change.
     outcomes: by fact; for an unchanged pair the type alone.
-    exact: nothing wrong is claimed, type and new value are right, and the looks that are said
-        include all looks of at least one reference, or fit only one object of the image.
+    exact: nothing wrong is claimed, type and new value are right, and the attributes that are said
+        include all attributes of at least one reference, or fit only one object of the image.
     """
 
     type: str
@@ -55,10 +55,10 @@ class Verdict:
 
 def true_values(facts: Facts) -> dict[str, str]:
     """The true facts of a pair, by the names of FACTS; for an unchanged pair the type alone."""
-    looks = facts.before or facts.after
-    if facts.type == UNCHANGED or looks is None:
+    attributes = facts.before or facts.after
+    if facts.type == UNCHANGED or attributes is None:
         return {TYPE: facts.type}
-    values = {TYPE: facts.type, **{name: str(getattr(looks, name)) for name in LOOKS}}
+    values = {TYPE: facts.type, **{name: str(getattr(attributes, name)) for name in ATTRIBUTES}}
     if facts.type in NEW_FEATURES and facts.after is not None:
         values[NEW] = str(getattr(facts.after, facts.type))
     return values
@@ -68,7 +68,8 @@ def judge(caption: str, facts: Facts, references: Sequence[str]) -> Verdict:
     """The verdict on a caption.
 
     references: true captions of the pair. They tell which looks single its object out. Where none
-    of them is a sentence of the grammar, `exact` asks for all looks, or for such as fit one object.
+    of them is a sentence of the grammar, `exact` asks for all attributes, or for such as fit one
+    object.
     """
     claims, truth = parsing.parse(caption), true_values(facts)
     outcomes = {fact: _outcome(claims.value(fact), value) for fact, value in truth.items()}
@@ -93,12 +94,12 @@ def _outcome(claimed: str | None, truth: str) -> Outcome:
 
 
 def _single_out(stated: Set[str], facts: Facts) -> bool:
-    """Whether the true looks of these names fit one object of the image, as far as it is known."""
+    """Whether these true attributes fit one object of the image, as far as it is known."""
     objects = facts.objects_after if facts.type == "add" else facts.objects_before
     changed = facts.before or facts.after
-    looks = [name for name in LOOKS if name in stated]
-    fitting = [o for o in objects if all(getattr(o, n) == getattr(changed, n) for n in looks)]
-    return len(fitting) == 1 and bool(looks)
+    attributes = [name for name in ATTRIBUTES if name in stated]
+    fitting = [o for o in objects if all(getattr(o, n) == getattr(changed, n) for n in attributes)]
+    return len(fitting) == 1 and bool(attributes)
 
 
 def _required(truth: Mapping[str, str], references: Sequence[str]) -> list[set[str]]:
@@ -382,9 +383,12 @@ def digest(facts: Mapping[str, Facts]) -> str:
             [
                 name,
                 one.type,
-                *([] if looks is None else _words(looks) for looks in (one.before, one.after)),
-                [_words(looks) for looks in one.objects_before],
-                [_words(looks) for looks in one.objects_after],
+                *(
+                    [] if attributes is None else _words(attributes)
+                    for attributes in (one.before, one.after)
+                ),
+                [_words(attributes) for attributes in one.objects_before],
+                [_words(attributes) for attributes in one.objects_after],
             ]
         )
         for name, one in facts.items()
@@ -393,5 +397,5 @@ def digest(facts: Mapping[str, Facts]) -> str:
     return f"{len(facts)}-{digest[:12]},reading={READING}"
 
 
-def _words(looks: Looks) -> list[str]:
-    return [looks.color, looks.shape, looks.material, looks.size]
+def _words(attributes: ObjectAttributes) -> list[str]:
+    return [attributes.color, attributes.shape, attributes.material, attributes.size]

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from cc_prep.records import Facts, Looks
+from cc_prep.records import Facts, ObjectAttributes
 from cc_prep.synth import parsing
 from cc_prep.synth.parsing import UNCHANGED, Claims
-from cc_train.evaluation.rendered.fact_scores import LOOKS, Share
+from cc_train.evaluation.rendered.fact_scores import ATTRIBUTES, Share
 
 EMPTY = 20  # px up to which a mask says that nothing changed
 MOST = 0.5  # share of a mask's pixels that must be exceeded on objects that the caption fits
@@ -126,13 +126,13 @@ def fits(claims: Claims, facts: Facts, mask: np.ndarray, true: np.ndarray) -> bo
     moment = _when(claims.type, facts)
     changed = [one for one in (facts.before, facts.after) if one is not None]
     others = [one for one in (*facts.objects_before, *facts.objects_after) if one not in changed]
-    fitting = [any(_has_looks(one, claims) for one in moment)] * len(changed)
-    fitting += [_has_looks(one, claims) for one in others]
+    fitting = [any(_has_attributes(one, claims) for one in moment)] * len(changed)
+    fitting += [_has_attributes(one, claims) for one in others]
     rows, columns = (mask > 0).nonzero()
     if not any(fitting) or not len(rows):
         return False
     height, width = mask.shape
-    centres = np.array([one.place for one in (*changed, *others)]) * (width, height)  # x, y
+    centres = np.array([one.location for one in (*changed, *others)]) * (width, height)  # x, y
     pixels = np.stack((columns, rows), axis=1) + 0.5
     nearest = np.square(pixels[:, None] - centres).sum(2).argmin(1)
     on_fitting = np.array(fitting)[nearest]
@@ -184,7 +184,7 @@ def rows(scores: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     return lines
 
 
-def _when(claimed: str | None, facts: Facts) -> list[Looks]:
+def _when(claimed: str | None, facts: Facts) -> list[ObjectAttributes]:
     """The changed object, in the image that a claim of this type refers to; empty if that image
     does not show it.
     """
@@ -196,9 +196,9 @@ def _when(claimed: str | None, facts: Facts) -> list[Looks]:
     return [one for one in there if one is not None]
 
 
-def _has_looks(one: Looks, claims: Claims) -> bool:
+def _has_attributes(one: ObjectAttributes, claims: Claims) -> bool:
     """Whether an object looks as claimed; what is not said fits all."""
-    return all(claims.value(name) in (None, getattr(one, name)) for name in LOOKS)
+    return all(claims.value(name) in (None, getattr(one, name)) for name in ATTRIBUTES)
 
 
 def _with_other_masks(

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cc_prep.models.clip4idc import Config
-from cc_prep.records import Facts, Looks
+from cc_prep.records import Facts, ObjectAttributes
 from cc_train.data.ordered_pairs import OrderedPair, facts_of, objects_of
 from cc_train.data.supervision import FACT_CLASSES, UNKNOWN
 from cc_train.layers.pair_comparison import Comparison
@@ -28,9 +28,9 @@ from cc_train.training.fact_losses import FactLosses
 def moved(facts: Facts, shift: tuple[float, float], mirror: bool) -> Facts:
     """The facts of a pair whose images were moved by a share (right, down) and then mirrored."""
 
-    def of_object(looks: Looks) -> Looks:
-        u, v = looks.place[0] + shift[0], looks.place[1] + shift[1]
-        return replace(looks, place=(1 - u if mirror else u, v))
+    def of_object(attributes: ObjectAttributes) -> ObjectAttributes:
+        u, v = attributes.location[0] + shift[0], attributes.location[1] + shift[1]
+        return replace(attributes, location=(1 - u if mirror else u, v))
 
     return replace(
         facts,
@@ -63,7 +63,7 @@ class FactHeads(nn.Module):
         side = config.resolution // config.patch
         self.grid = (side, side)
         self.comparison = Comparison(config.vision_width, self.grid)
-        self.place = nn.Linear(config.vision_width, 2)  # of before, and of after
+        self.location = nn.Linear(config.vision_width, 2)  # of before, and of after
         self.joint = nn.Linear(config.vision_width, sum(FACT_CLASSES))
         self.pair = nn.Linear(config.embedding, sum(FACT_CLASSES))
 
@@ -88,7 +88,7 @@ class FactHeads(nn.Module):
         read = fact_losses.of_change(self.pair(pairs), batch["facts"], counts)
         seen = self._of_joint(joint, batch, counts)
         total = weights.total(known) + weights.of_change(read) + weights.of_change(seen)
-        total = total + weights.place * (seen["place_before"] + seen["place_after"])
+        total = total + weights.location * (seen["location_before"] + seen["location_after"])
         names = {f"pair_{name}": loss for name, loss in read.items()}
         names |= {f"joint_{name}": loss for name, loss in seen.items()}
         return {"facts": total, **known, **names}
@@ -100,7 +100,7 @@ class FactHeads(nn.Module):
         places, images = batch["places"], joint.chunk(2, dim=1)
         losses = {
             f"place_{name}": F.cross_entropy(
-                self.place(images[i][:, 1:])[..., i].float(),
+                self.location(images[i][:, 1:])[..., i].float(),
                 places[:, i],
                 ignore_index=UNKNOWN,
                 reduction="sum",

@@ -22,7 +22,7 @@ from cc_prep.records import (
     NO_CHANGE,
     Facts,
     ImagePair,
-    Looks,
+    ObjectAttributes,
 )
 
 IDS = st.text(max_size=300)
@@ -97,7 +97,7 @@ def test_plain_ids_stay_readable() -> None:
 def test_survives_json(id: str, captions: list[str], truth: list[tuple[float, str]]) -> None:
     """Keeps away: a pair that changes on its way to a worker."""
     values = (((128,), 1), ((0, 255, 0), 2))
-    facts = Facts("move", None, Looks("red", "cube", "metal", "large", (0.25, 0.5)))
+    facts = Facts("move", None, ObjectAttributes("red", "cube", "metal", "large", (0.25, 0.5)))
     before = pair(id, captions=tuple(captions), truth=tuple(truth), facts=facts, mask_values=values)
     after = ImagePair.from_json(json.loads(json.dumps(before.to_json())))
     assert after == before
@@ -132,7 +132,13 @@ def test_a_new_field_changes_no_digest() -> None:
     assert pair("1").digest()[:16] == known, "raise DIGEST_VERSION when the digest changes"
 
 
-LOOKS = {"color": "red", "shape": "cube", "material": "metal", "size": "large", "place": [0, 1]}
+ATTRIBUTES = {
+    "color": "red",
+    "shape": "cube",
+    "material": "metal",
+    "size": "large",
+    "location": [0, 1],
+}
 
 
 @pytest.mark.parametrize(
@@ -145,18 +151,18 @@ LOOKS = {"color": "red", "shape": "cube", "material": "metal", "size": "large", 
         {"type": ["none"], "before": None, "after": None},
         {"type": "add", "before": None, "after": {}},
         {"type": "add", "before": None, "after": [1]},
-        {"type": "add", "before": None, "after": {**LOOKS, "place": [0]}},
-        {"type": "add", "before": None, "after": {**LOOKS, "place": ["0", "1"]}},
-        {"type": "add", "before": None, "after": {**LOOKS, "place": [0, float("nan")]}},
-        {"type": "add", "before": None, "after": {**LOOKS, "place": [float("inf"), 0]}},
-        {"type": "add", "before": None, "after": {**LOOKS, "color": 3}},
+        {"type": "add", "before": None, "after": {**ATTRIBUTES, "location": [0]}},
+        {"type": "add", "before": None, "after": {**ATTRIBUTES, "location": ["0", "1"]}},
+        {"type": "add", "before": None, "after": {**ATTRIBUTES, "location": [0, float("nan")]}},
+        {"type": "add", "before": None, "after": {**ATTRIBUTES, "location": [float("inf"), 0]}},
+        {"type": "add", "before": None, "after": {**ATTRIBUTES, "color": 3}},
     ],
 )
 def test_facts_of_another_shape(value: object) -> None:
     """Keeps away: a traceback in a training, of a shard whose facts are damaged."""
     if isinstance(value, dict) and "after" in value:  # nothing else is wrong with it
         lists = dict.fromkeys(("objects_before", "objects_after", "reversed_captions"), ())
-        Facts.from_json({**lists, "type": "add", "before": None, "after": LOOKS})
+        Facts.from_json({**lists, "type": "add", "before": None, "after": ATTRIBUTES})
         value = {**lists, **value}
     with pytest.raises(ValueError, match=r"facts are|looks are|type of change|a place is"):
         Facts.from_json(value)  # type: ignore[arg-type]

@@ -56,7 +56,7 @@ def test_one_outcome_alone_stays_finite(right: bool) -> None:
 
 
 def test_strange_pairs_get_less() -> None:
-    fitted = Calibration(1.0, 4.0, strangest=2.0)
+    fitted = Calibration(1.0, 4.0, ood_threshold=2.0)
     usual = fitted.confidence(-0.1, 1.5)
     assert usual == fitted.confidence(-0.1) == fitted.confidence(-0.1, 2.0)
     assert fitted.confidence(-0.1, 20.0) == pytest.approx(usual / 100)

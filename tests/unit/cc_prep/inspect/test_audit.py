@@ -14,7 +14,7 @@ from cc_prep import datasets, manifest
 from cc_prep.datasets import exclusions
 from cc_prep.inspect import audit
 from cc_prep.inspect.inspection import inspect
-from cc_prep.records import Facts, ImagePair, Looks
+from cc_prep.records import Facts, ImagePair, ObjectAttributes
 from cc_prep.synth.captions import NO_CHANGE_SENTENCES, PLAIN_NO_CHANGE, SENTENCES
 from tests.conftest import Command
 from tests.miniatures import levir_mci
@@ -175,8 +175,8 @@ def test_a_fixed_camera_takes_no_time() -> None:
 
 def test_shared_captions() -> None:
     """Keeps away: a sentence that many pairs with the same kind of change have, as wrong."""
-    cube = Looks("red", "cube", "metal", "large", (0.1, 0.2))
-    moved = replace(cube, place=(0.9, 0.2))
+    cube = ObjectAttributes("red", "cube", "metal", "large", (0.1, 0.2))
+    moved = replace(cube, location=(0.9, 0.2))
     pairs = [
         pair(0, change_type="move", captions=("It moved", "x")),
         pair(1, change_type="add", captions=("it  moved",)),

@@ -33,13 +33,13 @@ def test_a_place_is_where_the_renderer_puts_it(shape: str, x: float, y: float) -
     moment = scenes.Moment((scenes.look(solid),), camera, scenes.LIGHTS)
     rows, columns = np.nonzero(render.object_map(moment, SIZE) == 0)
     middle = (np.ptp(columns) / 2 + columns.min() + 0.5, np.ptp(rows) / 2 + rows.min() + 0.5)
-    u, v = facts.place((x, y, scenes.height(solid) / 2), camera)
+    u, v = facts.location((x, y, scenes.height(solid) / 2), camera)
     assert abs(u * SIZE - middle[0]) < 2
     assert abs(v * SIZE - middle[1]) < 2.5
 
 
 def test_a_place_beside_the_image() -> None:
-    u, v = facts.place((7.0, 6.0, 0.0), scenes.CAMERA)
+    u, v = facts.location((7.0, 6.0, 0.0), scenes.CAMERA)
     assert u > 1
     assert 0 < v < 1
 
@@ -65,12 +65,12 @@ def test_each_type_says_what_differs(change: str) -> None:
     assert (after is None) == (change == "drop")
     if before is None or after is None:
         return
-    same = replace(after, place=before.place)
+    same = replace(after, location=before.location)
     assert (same == before) == (change == "move")
     if change in ("color", "material"):
         assert replace(same, **{change: getattr(before, change)}) == before
     # Cameras differ between the two images, and so do places of what stands still.
-    assert before.place != after.place
+    assert before.location != after.location
 
 
 def test_facts_are_read_with_their_pairs(synth_root: Path) -> None:
@@ -87,11 +87,11 @@ def test_facts_are_read_with_their_pairs(synth_root: Path) -> None:
         scene = json.loads((synth_root / f"scenes/{pair.id}.json").read_text())["scene"]
         mask = np.asarray(Image.open(synth_root / f"masks/{pair.id}.png"))
         for end in ("before", "after"):
-            looks, solid = getattr(pair.facts, end), scene[end][scene["changed"]]
-            assert (looks is None) == (solid is None)
-            if looks is not None:
-                assert all(getattr(looks, n) == solid[n] for n in ("color", "shape", "size"))
-                u, v = looks.place
+            attributes, solid = getattr(pair.facts, end), scene[end][scene["changed"]]
+            assert (attributes is None) == (solid is None)
+            if attributes is not None:
+                assert all(getattr(attributes, n) == solid[n] for n in ("color", "shape", "size"))
+                u, v = attributes.location
                 around = mask[max(0, round(v * 64) - 6) :, max(0, round(u * 64) - 6) :][:12, :12]
                 assert around.any(), (pair.id, end)
 

@@ -16,7 +16,7 @@ from cc_prep.synth import captions, facts, parsing, scenes
 
 SEEDS = st.integers(0, 10**6)
 CHANGES = st.sampled_from(scenes.CHANGE_TYPES)
-LOOKS = captions.FEATURES
+ATTRIBUTES = captions.FEATURES
 
 
 def sampled(seed: int, change: str) -> tuple[scenes.Scene, np.random.Generator]:
@@ -39,7 +39,7 @@ def variants(caption: str) -> set[str]:
 
 
 def values(claims: parsing.Claims) -> dict[str, str]:
-    names = ("type", *LOOKS, "new")
+    names = ("type", *ATTRIBUTES, "new")
     return {name: value for name in names if (value := claims.value(name)) is not None}
 
 
@@ -49,8 +49,8 @@ def test_every_caption_of_a_scene_claims_its_facts(seed: int, change: str) -> No
     """Keeps away: a sentence of the grammar, in either wording, that is judged wrong."""
     scene, rng = sampled(seed, change)
     true = facts.of_scene(asdict(scene))[CHANGE]
-    looks = true.after if change == "add" else true.before
-    expected = {"type": change} | {name: getattr(looks, name) for name in LOOKS}
+    attributes = true.after if change == "add" else true.before
+    expected = {"type": change} | {name: getattr(attributes, name) for name in ATTRIBUTES}
     if change in parsing.NEW_FEATURES:
         expected["new"] = getattr(true.after, change)
     plain = captions.plain_caption(scene)
@@ -77,14 +77,14 @@ def test_sentences_about_no_change() -> None:
 
 
 FEATURE_WORDS = {
-    feature: [None, *(word for word, (of, _) in parsing.LOOK_WORDS.items() if of == feature)]
-    for feature in LOOKS
+    feature: [None, *(word for word, (of, _) in parsing.ATTRIBUTE_WORDS.items() if of == feature)]
+    for feature in ATTRIBUTES
 }
 
 
 @given(
     st.sampled_from(parsing.TEMPLATES),
-    *(st.sampled_from(FEATURE_WORDS[feature]) for feature in LOOKS[:-1]),
+    *(st.sampled_from(FEATURE_WORDS[feature]) for feature in ATTRIBUTES[:-1]),
     st.sampled_from(FEATURE_WORDS["shape"][1:]),
     st.sampled_from([None, *captions.RELATIONS]),
     st.sampled_from(list(scenes.COLORS)),
@@ -103,13 +103,13 @@ def test_exactly_what_is_said_is_claimed(
 ) -> None:
     """Keeps away: a feature that is invented, lost, or taken from the landmark."""
     kind, words = template
-    looks = [word for word in (size, color, material, noun) if word is not None]
+    attributes = [word for word in (size, color, material, noun) if word is not None]
     landmark = f" {relation} the large cyan metal sphere" if relation else ""
     new = new_material if kind == "material" else new_color
-    caption = words.format(it=" ".join(looks) + landmark, new=new)
+    caption = words.format(it=" ".join(attributes) + landmark, new=new)
     expected = {"type": kind}
     if kind != "none":
-        expected.update(parsing.LOOK_WORDS[word] for word in looks)
+        expected.update(parsing.ATTRIBUTE_WORDS[word] for word in attributes)
     if kind in parsing.NEW_FEATURES:
         expected["new"] = new
     assert values(parsing.parse(caption)) == expected
@@ -117,12 +117,12 @@ def test_exactly_what_is_said_is_claimed(
     assert any(mark.fact == "type" for mark in marks) or "new" in expected
     for mark in marks:
         word = caption[mark.start : mark.end]
-        assert mark.fact == "type" or parsing.LOOK_WORDS[word][1] == mark.value
+        assert mark.fact == "type" or parsing.ATTRIBUTE_WORDS[word][1] == mark.value
 
 
 def test_the_tables_are_whole() -> None:
     """Keeps away: a word or a sentence that is added to the grammar and not read back."""
-    assert {value for _, value in parsing.LOOK_WORDS.values()} == {
+    assert {value for _, value in parsing.ATTRIBUTE_WORDS.values()} == {
         *scenes.SHAPES, *scenes.SIZES, *scenes.COLORS, *scenes.MATERIALS
     }  # fmt: skip
     assert {kind for kind, _ in parsing.TEMPLATES} == {"none", *scenes.CHANGE_TYPES}
@@ -223,7 +223,7 @@ def test_captions_of_others(caption: str, expected: str) -> None:
 
 
 VOCABULARY = sorted(
-    {*parsing.LOOK_WORDS, *parsing.CUES, *parsing.FILLERS, *parsing.NEGATIONS,
+    {*parsing.ATTRIBUTE_WORDS, *parsing.CUES, *parsing.FILLERS, *parsing.NEGATIONS,
      *itertools.chain.from_iterable(r.split() for r in parsing.OTHER_RELATIONS), ",", "."}
 )  # fmt: skip
 
@@ -235,7 +235,7 @@ def test_no_text_is_an_error(caption: str) -> None:
     claims = parsing.parse(caption)
     ends = [0, *itertools.chain.from_iterable((mark.start, mark.end) for mark in claims.marks)]
     assert ends == sorted(ends), "marks overlap"
-    assert all(claims.value(name) != "" for name in ("type", *LOOKS, "new"))
+    assert all(claims.value(name) != "" for name in ("type", *ATTRIBUTES, "new"))
 
 
 def test_a_long_caption_takes_no_time() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cc_prep.errors import UserError
-from cc_prep.records import FACT_TYPES, Facts, Looks
+from cc_prep.records import FACT_TYPES, Facts, ObjectAttributes
 from cc_train.data import supervision
 from cc_train.data.collate import FeatureSource
 from cc_train.data.ordered_pairs import OrderedPairBatches, draw, ordered_pairs
@@ -64,15 +64,15 @@ def test_facts_are_those_of_the_pair_s_own_images() -> None:
     """Keeps away: a place of the first view used in another one."""
     changed, unchanged = pair_samples.scene(KINDS["color"])
     moved = [
-        {**looks, "place": (looks["place"][0], 0.99)}
-        for looks in unchanged.meta["facts"]["objects_after"]
+        {**attributes, "location": (attributes["location"][0], 0.99)}
+        for attributes in unchanged.meta["facts"]["objects_after"]
     ]
     unchanged.meta["facts"]["objects_after"] = moved
     scene = ordered_pairs([changed, unchanged])
     from_view = next(pair for pair in scene.pairs if (pair.first, pair.second) == (2, 1))
     assert from_view.facts is not None
     assert from_view.facts.before is not None
-    assert from_view.facts.before.place[1] == 0.99
+    assert from_view.facts.before.location[1] == 0.99
     assert from_view.facts.before.color == changed.meta["facts"]["before"]["color"]
 
 
@@ -123,15 +123,15 @@ def test_every_part_of_a_batch_is_of_its_own_pair() -> None:
         if FACT_TYPES[kind] == "none":
             assert text == "nothing changed"
             continue
-        assert supervision.LOOKS["color"][color] in text.split()
+        assert supervision.ATTRIBUTES["color"][color] in text.split()
         end = second if FACT_TYPES[kind] == "add" else first
         row, column = divmod(int(batch["places"][pair, int(end == second)]), 4)
         assert batch["features"][end, color, row, column] == 1
-    for image, place, looks in zip(
-        batch["object_image"], batch["object_place"], batch["object_looks"], strict=True
+    for image, place, attributes in zip(
+        batch["object_image"], batch["object_location"], batch["object_attributes"], strict=True
     ):
         column, row = (int(x) for x in place * 4)
-        assert batch["features"][image, int(looks[0]), row, column] == 1
+        assert batch["features"][image, int(attributes[0]), row, column] == 1
         assert batch["centres"][image, row, column] == 1
     assert batch["has_objects"].all()
     assert int(batch["centres"].sum()) == len(batch["object_image"])
@@ -186,8 +186,8 @@ def test_a_view_whose_objects_are_not_known_lends_no_facts() -> None:
 
 def test_a_word_that_no_class_has_is_one_line() -> None:
     """Keeps away: a ValueError of a tuple's index in a loader worker, of other words."""
-    mauve = Looks("mauve", "cube", "metal", "small", (0.5, 0.5))
+    mauve = ObjectAttributes("mauve", "cube", "metal", "small", (0.5, 0.5))
     with pytest.raises(UserError, match="'mauve' is no color that can be learned"):
-        supervision.look_classes(mauve)
+        supervision.attribute_classes(mauve)
     with pytest.raises(UserError, match="mauve"):
         supervision.fact_classes(Facts("color", replace(mauve, color="red"), mauve))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cc_prep.datasets.layouts import clevr_change
 from cc_prep.errors import UserError
-from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
+from cc_prep.records import CHANGE, NO_CHANGE, Facts, ObjectAttributes
 from cc_prep.synth import captions, scenes
 from cc_prep.synth import facts as scene_facts
 from cc_train.evaluation import evaluation
@@ -21,8 +21,8 @@ from cc_train.evaluation.captions import coco
 from cc_train.evaluation.rendered import fact_scores
 from cc_train.evaluation.rendered.fact_scores import Share, judge, true_values
 
-RED = Looks("red", "cube", "metal", "small", (0.5, 0.5))
-BLUE = Looks("blue", "cube", "metal", "small", (0.5, 0.5))
+RED = ObjectAttributes("red", "cube", "metal", "small", (0.5, 0.5))
+BLUE = ObjectAttributes("blue", "cube", "metal", "small", (0.5, 0.5))
 PAINTED, MOVED = Facts("color", RED, BLUE), Facts("move", RED, RED)
 ADDED, STILL = Facts("add", None, RED), Facts("none")
 SHORT = ["the red cube turned blue", "the tiny block became blue"]
@@ -75,7 +75,7 @@ def test_each_fact_has_an_outcome(caption: str, facts: Facts, expected: dict[str
         ("the red rubber cube turned blue", SHORT, False),
         ("the red cube changed", SHORT, False),
         ("the red cube moved", SHORT, False),
-        ("the red cube turned blue", ["it went blue"], False),  # all looks where none is ours
+        ("the red cube turned blue", ["it went blue"], False),  # all attributes where none is ours
         ("the tiny red shiny block turned blue", ["it went blue"], True),
         ("the tiny red shiny block turned blue", [], True),
     ],
@@ -93,8 +93,8 @@ def test_exact_asks_for_what_a_reference_says(
 def test_looks_that_fit_one_object_are_enough() -> None:
     """Keeps away: a caption that singles its object out, in other words than the references."""
     others = (
-        Looks("red", "sphere", "rubber", "large", (0, 0)),
-        Looks("gray", "cube", "rubber", "small", (0, 0)),
+        ObjectAttributes("red", "sphere", "rubber", "large", (0, 0)),
+        ObjectAttributes("gray", "cube", "rubber", "small", (0, 0)),
     )
     scene = Facts("color", RED, BLUE, (RED, *others), (BLUE, *others))
     assert judge("the shiny cube turned blue", scene, SHORT).exact

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cc_prep.records import Facts, Looks
+from cc_prep.records import Facts, ObjectAttributes
 from cc_prep.synth import parsing
 from cc_train.evaluation.rendered import faithfulness
 from cc_train.evaluation.rendered.faithfulness import Judged
 
 SIDE = 40
-CUBE = Looks("red", "cube", "metal", "small", (0.25, 0.25))
-BALL = Looks("blue", "sphere", "metal", "small", (0.75, 0.75))
-MOVED = Looks("red", "cube", "metal", "small", (0.75, 0.25))
+CUBE = ObjectAttributes("red", "cube", "metal", "small", (0.25, 0.25))
+BALL = ObjectAttributes("blue", "sphere", "metal", "small", (0.75, 0.75))
+MOVED = ObjectAttributes("red", "cube", "metal", "small", (0.75, 0.25))
 DROP = Facts("drop", CUBE, None, (CUBE, BALL), (BALL,))
 MOVE = Facts("move", CUBE, MOVED, (CUBE, BALL), (MOVED, BALL))
 STILL = Facts("none", None, None, (CUBE, BALL), (CUBE, BALL))
@@ -27,7 +27,7 @@ def square(*places: tuple[float, float], half: int = 4) -> np.ndarray:
     return mask
 
 
-AT_CUBE, AT_BALL, NONE = square(CUBE.place), square(BALL.place), square()
+AT_CUBE, AT_BALL, NONE = square(CUBE.location), square(BALL.location), square()
 
 
 @pytest.mark.parametrize(
@@ -39,18 +39,19 @@ AT_CUBE, AT_BALL, NONE = square(CUBE.place), square(BALL.place), square()
         ("the small blue metal sphere disappeared", DROP, AT_BALL, AT_CUBE, True, False),
         ("the small blue metal sphere disappeared", DROP, AT_CUBE, AT_CUBE, False, False),
         # It lies there, and covers far more.
-        ("the small red metal cube disappeared", DROP, square(CUBE.place, half=8), AT_CUBE, False,
+        ("the small red metal cube disappeared", DROP, square(CUBE.location, half=8), AT_CUBE,
+        False,
          True),
         ("the small green metal cube disappeared", DROP, AT_CUBE, AT_CUBE, False, False),
         ("the small red metal cube disappeared", DROP, NONE, AT_CUBE, False, True),
         # It was not there before, where a loss is said of it.
         ("the small metal sphere appeared", DROP, AT_BALL, AT_CUBE, True, False),
         ("the small red metal cube appeared", DROP, AT_CUBE, AT_CUBE, False, False),
-        ("the small red metal cube moved", MOVE, square(CUBE.place, MOVED.place),
-         square(CUBE.place, MOVED.place), True, True),
+        ("the small red metal cube moved", MOVE, square(CUBE.location, MOVED.location),
+         square(CUBE.location, MOVED.location), True, True),
         # Half of a move is not where it moved.
-        ("the small red metal cube moved", MOVE, square(CUBE.place, half=3),
-         square(CUBE.place, MOVED.place), False, True),
+        ("the small red metal cube moved", MOVE, square(CUBE.location, half=3),
+         square(CUBE.location, MOVED.location), False, True),
         ("the small red metal cube moved", STILL, AT_CUBE, NONE, True, False),
     ],
 )  # fmt: skip
@@ -65,7 +66,7 @@ def test_where_a_mask_lies(
 
 def test_contradictions_are_about_change_alone() -> None:
     """Keeps away: a speck that counts as a change; words that are not read as a denial."""
-    speck = square(CUBE.place, half=2)  # 16 px
+    speck = square(CUBE.location, half=2)  # 16 px
     for caption, mask, contradicts in (
         ("nothing changed", NONE, False), ("nothing changed", AT_CUBE, True),
         ("nothing changed", speck, False), ("the small red metal cube moved", speck, True),

@@ -5,17 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cc_prep.records import Facts, Looks
-from cc_train.data.supervision import LOOKS
+from cc_prep.records import Facts, ObjectAttributes
+from cc_train.data import supervision
 from cc_train.evaluation import few_label_probe
-from cc_train.evaluation.few_label_probe import ATTRIBUTES, CHANGED, PLACE, TYPE, Labels, probe
+from cc_train.evaluation.few_label_probe import ATTRIBUTES, CHANGED, LOCATION, TYPE, Labels, probe
 
 SCENES, GRID, CHANNELS = 160, (4, 5), 24
 RNG = np.random.default_rng(5)
 
 
-def looks(place: tuple[float, float]) -> Looks:
-    return Looks(*(str(RNG.choice(names)) for names in LOOKS.values()), place=place)
+def attributes(place: tuple[float, float]) -> ObjectAttributes:
+    return ObjectAttributes(
+        *(str(RNG.choice(names)) for names in supervision.ATTRIBUTES.values()), location=place
+    )
 
 
 def facts(changed: bool) -> Facts:
@@ -23,7 +25,7 @@ def facts(changed: bool) -> Facts:
         return Facts("none")
     place = ((RNG.integers(5) + 0.5) / 5, (RNG.integers(4) + 0.5) / 4)
     kind = str(RNG.choice(["color", "add", "drop"]))
-    one = looks((float(place[0]), float(place[1])))
+    one = attributes((float(place[0]), float(place[1])))
     return Facts(kind, None if kind == "add" else one, None if kind == "drop" else one)
 
 
@@ -49,7 +51,7 @@ def telling(pairs: list[Facts], labels: Labels) -> np.ndarray:
         shown = one.before or one.after
         if shown is None:
             continue
-        u, v = shown.place
+        u, v = shown.location
         cell = int(v * GRID[0]) * GRID[1] + int(u * GRID[1])
         offset = 0
         for value, size in zip(labels.classes[number], (6, 8, 3, 2, 2), strict=True):
@@ -63,14 +65,14 @@ def test_everything_is_read_where_it_is_shown(pairs: list[Facts], labels: Labels
     figures = probe({"shown": [wide]}, labels, GRID, counts=(80,), draws=3)["shown"][80]
     assert figures[CHANGED].value > 0.99
     assert figures[TYPE].value > 0.97
-    assert figures[PLACE].value > 0.97
+    assert figures[LOCATION].value > 0.97
     assert figures[ATTRIBUTES].value > 0.9
     assert all(one.gain == 0 and one.gain_interval == (0, 0) for one in figures.values())
 
 
 def test_noise_is_at_chance(labels: Labels) -> None:
     figures = probe({"noise": [noise(4)]}, labels, GRID, counts=(80,), draws=6)["noise"][80]
-    chances = {CHANGED: 0.5, TYPE: 1 / 3, PLACE: 1 / 20, ATTRIBUTES: (1 / 8 + 1 / 3 + 1) / 4}
+    chances = {CHANGED: 0.5, TYPE: 1 / 3, LOCATION: 1 / 20, ATTRIBUTES: (1 / 8 + 1 / 3 + 1) / 4}
     for name, chance in chances.items():
         assert figures[name].value == pytest.approx(chance, abs=0.08), name
 

@@ -30,7 +30,7 @@ from tests.arrays import npy
 TOKENIZER = "2" * 64
 
 
-class Looks:
+class ObjectAttributes:
     """Captions a pair by the shape and the mean of what it is shown."""
 
     device = torch.device("cpu")
@@ -62,21 +62,21 @@ def write(path: Path, sides: list[int], captions: list[str]) -> str:
 def test_images_reach_a_captioner_in_its_own_size(tmp_path: Path) -> None:
     """Keeps away: a traceback on shards of another image size, or of mixed sizes."""
     entries = shard_index.read([write(tmp_path / "test-000000.tar", [8, 12, 8], ["a"])])
-    captions = [caption.text for _, caption in predict(Looks(Inputs((8, 8))), entries)]
+    captions = [caption.text for _, caption in predict(ObjectAttributes(Inputs((8, 8))), entries)]
     assert captions == ["(2, 8, 8, 3) 7"] * 3
 
 
 def test_tokens_of_mixed_sizes_are_refused(tmp_path: Path) -> None:
     entries = shard_index.read([write(tmp_path / "test-000000.tar", [8, 12], ["a"])])
     with pytest.raises(UserError, match=r"d-test-1-change has the shape \(2, 9\)"):
-        list(predict(Looks(Inputs((8, 8), "tokens", tokenizer=TOKENIZER)), entries))
+        list(predict(ObjectAttributes(Inputs((8, 8), "tokens", tokenizer=TOKENIZER)), entries))
 
 
 def test_tokens_of_another_tokenizer_are_refused(tmp_path: Path) -> None:
     """Whoever asks: evaluation, captions of samples, calibration."""
     entries = shard_index.read([write(tmp_path / "test-000000.tar", [8], ["a"])])
     with pytest.raises(UserError, match="the captioner's VQGAN"):
-        list(predict(Looks(Inputs((8, 8), "tokens", tokenizer="3" * 64)), entries))
+        list(predict(ObjectAttributes(Inputs((8, 8), "tokens", tokenizer="3" * 64)), entries))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_what_is_damaged_within_a_sample_is_told_in_a_line(
         damaged = replace(sample, images={0: b"no image", 1: b""})
     stored: Any = Stored(damaged, shard=entry.shard)
     with pytest.raises(UserError, match=rf"^{entry.shard}: .*{what}.*Give shards that"):
-        list(predict(Looks(inputs), [stored]))
+        list(predict(ObjectAttributes(inputs), [stored]))
 
 
 def validation(
@@ -121,8 +121,8 @@ def test_unreadable_samples_to_validate_on_are_left_out_and_counted(
     entries = shard_index.read([pattern])
     harm(pattern, entries[1])  # of data without facts only the first one is read before
     if rendered:
-        looks = records.Looks("red", "cube", "metal", "small", (0.5, 0.5))
-        facts = records.Facts("drop", looks, None, (looks,), ())
+        attributes = records.ObjectAttributes("red", "cube", "metal", "small", (0.5, 0.5))
+        facts = records.Facts("drop", attributes, None, (attributes,), ())
         read = shard_index.Entry.read
 
         def with_facts(entry: shard_index.Entry) -> TrainingSample:
@@ -134,7 +134,7 @@ def test_unreadable_samples_to_validate_on_are_left_out_and_counted(
     note = "1 of 3 samples to validate on cannot be read, and are left out; the last is "
     assert (note in screen.getvalue()) == rendered
     for _ in range(2):
-        figures = validate(Looks(Inputs((8, 8))))
+        figures = validate(ObjectAttributes(Inputs((8, 8))))
     assert {"CIDEr", "BLEU-4"} <= figures.keys()
     assert ("right_exact" in figures) == rendered
     assert screen.getvalue().count(f"{note}d-test-1-change\n") == 1, "once"
@@ -152,7 +152,7 @@ def test_unchanged_pairs_have_a_figure_that_says_something(
     entries = [replace(entry, key=n, kind="change", captions=(f"{n} left",)) for n in "ab"]
     entries += [replace(entry, key=n, kind="no_change", captions=same) for n in "cd"]
     monkeypatch.setattr(shard_index.Entry, "read", lambda one: replace(sample, key=one.key))
-    figures = validation(entries, tmp_path, 0)(Looks(Inputs((8, 8))))
+    figures = validation(entries, tmp_path, 0)(ObjectAttributes(Inputs((8, 8))))
     assert figures["CIDEr_no_change"] == 0
     assert figures["BLEU-4_no_change"] == pytest.approx(100)
     assert figures["BLEU-4_change"] < 1
@@ -187,7 +187,7 @@ def test_too_many_unreadable_samples_to_validate_on_end_the_training(tmp_path: P
     pattern = write(tmp_path / "test-000000.tar", [8, 8], ["grey 7"])
     entries = shard_index.read([pattern])
     harm(pattern, entries[0])
-    captioner = Looks(Inputs((8, 8)))
+    captioner = ObjectAttributes(Inputs((8, 8)))
     with pytest.raises(JobFailed, match=r"^1 of 2 .* d-test-0-change: .* raise stream.skip_bad$"):
         validation(entries, tmp_path, 0.1)(captioner)
     harm(pattern, entries[1])
@@ -218,11 +218,11 @@ def test_features_of_another_backbone_are_refused() -> None:
         Stored(TrainingSample("k", SIZE, empty, np.zeros((2, 1, 2)), {}, features, None))
     ]
     for backbone in (None, FeatureSource("net", "0" * 64)):
-        captioner = Looks(Inputs((8, 8), "features", backbone=backbone))
+        captioner = ObjectAttributes(Inputs((8, 8), "features", backbone=backbone))
         assert [one.text for _, one in predict(captioner, entries)] == ["(2, 5, 1, 1) 1"]
     for other in (FeatureSource("net", "1" * 64), FeatureSource("net-x2", "0" * 64)):
         with pytest.raises(UserError, match=r"k holds features of net \(SHA-256 000000000000…\)"):
-            list(predict(Looks(Inputs((8, 8), "features", backbone=other)), entries))
+            list(predict(ObjectAttributes(Inputs((8, 8), "features", backbone=other)), entries))
 
 
 def test_features_that_are_computed_anew_are_named(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from cc_prep.errors import UserError
-from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
+from cc_prep.records import CHANGE, NO_CHANGE, Facts, ObjectAttributes
 from cc_train.evaluation import evaluation, score_captioner
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.masks.segmentation import MaskScores
@@ -22,7 +22,9 @@ from cc_train.evaluation.rendered.fact_scores import Share
 from cc_train.evaluation.rendered.faithfulness import Faithfulness
 from tests.commands import Done, cc_train, zoo
 
-RED, BLUE = (Looks(name, "cube", "metal", "small", (0.5, 0.5)) for name in ("red", "blue"))
+RED, BLUE = (
+    ObjectAttributes(name, "cube", "metal", "small", (0.5, 0.5)) for name in ("red", "blue")
+)
 ITEMS = coco.items(
     [
         {"key": f"{number}-{kind}", "kind": kind, "change_type": "color" if changed else None,
@@ -104,7 +106,7 @@ LINES = [
     (("scores",), GONE),
     (("scores", "CIDEr"), math.nan),
     (("exact",), GONE),
-    (("facts", "before", "place"), "left"),
+    (("facts", "before", "location"), "left"),
     (("facts", "after"), GONE),
     (("facts", "type"), "growth"),
 ]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
-from cc_prep.records import CHANGE, NO_CHANGE, Facts, Looks
+from cc_prep.records import CHANGE, NO_CHANGE, Facts, ObjectAttributes
 from cc_train.data import shard_index
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, metrics
@@ -22,8 +22,8 @@ from cc_train.report import facts as shown
 from cc_train.report import legend, page
 from tests import pages
 
-RED = Looks("red", "cube", "metal", "small", (0.5, 0.5))
-BLUE = Looks("blue", "cube", "metal", "small", (0.5, 0.5))
+RED = ObjectAttributes("red", "cube", "metal", "small", (0.5, 0.5))
+BLUE = ObjectAttributes("blue", "cube", "metal", "small", (0.5, 0.5))
 PAINTED, MOVED, STILL = Facts("color", RED, BLUE), Facts("move", RED, RED), Facts("none")
 
 

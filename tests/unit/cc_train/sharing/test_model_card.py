@@ -124,7 +124,7 @@ def test_a_card_names_the_language_model_that_it_needs(tmp_path: Path) -> None:
 
 def test_a_card_says_that_its_confidence_was_fitted_on_training_pairs(tmp_path: Path) -> None:
     """Keeps away: a confidence that is too high, on a card that promises the chance."""
-    fit = {"slope": 1.0, "offset": 0.0, "strangest": None}
+    fit = {"slope": 1.0, "offset": 0.0, "ood_threshold": None}
     assert "was calibrated on have the keys" not in card(tmp_path, "pair", calibration=fit)
     text = card(tmp_path, "pair", calibration={**fit, "pairs": 8, "trained_on": 2})
     assert "2 of the 8 pairs that it was calibrated on have the keys of pairs that it was" in text

@@ -76,7 +76,7 @@ def test_each_loss_is_left_out_by_its_weight() -> None:
 
 def test_facts_are_not_learned_by_a_frozen_trunk() -> None:
     """Keeps away: losses without a gradient that are computed, logged, and added to the total."""
-    batch, facts = batch_of(SAMPLES[:8]), {"type", "color", "place_before", "objects", "centres"}
+    batch, facts = batch_of(SAMPLES[:8]), {"type", "color", "location_before", "objects", "centres"}
     for rate in (0.0, 1.0):
         one = of(network(), Losses(), trunk_rate=rate)
         losses = one.losses("model", batch, 0, one.denominators(batch))

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from cc_prep.errors import UserError
 from cc_prep.formats import sequences, tar
-from cc_prep.records import Facts, FrameSequence, ImagePair, Looks
+from cc_prep.records import Facts, FrameSequence, ImagePair, ObjectAttributes
 from cc_train.data import order, sequence_index
 from cc_train.distributed import Ranks
 from cc_train.systems.clip4idc import recipe as clip4idc
@@ -32,12 +32,14 @@ from tests import small_weights
 RANDOM = np.random.default_rng(0)
 
 
-def looks(number: int) -> Looks:
-    return Looks(("red", "blue")[number % 2], "cube", "metal", "small", (number / 5, 0.3))
+def attributes(number: int) -> ObjectAttributes:
+    return ObjectAttributes(
+        ("red", "blue")[number % 2], "cube", "metal", "small", (number / 5, 0.3)
+    )
 
 
 # Of four pairs, which show different numbers of objects.
-ADDED = Facts("add", None, looks(1), (), (looks(1), looks(2)))
+ADDED = Facts("add", None, attributes(1), (), (attributes(1), attributes(2)))
 
 
 def write(
@@ -89,7 +91,7 @@ def test_facts_go_where_the_images_go() -> None:
     """Keeps away: places of the stored images in a batch of moved and mirrored ones."""
     image = np.zeros((32, 40, 3), np.uint8)
     image[8, 10] = 255
-    shown = Looks("red", "cube", "metal", "small", (10.5 / 40, 8.5 / 32))
+    shown = ObjectAttributes("red", "cube", "metal", "small", (10.5 / 40, 8.5 / 32))
     facts = Facts("drop", shown, None, (shown,), ())
     pair = ImagePair("d", "train", "1", "change", "b", "a", ("gone",), facts=facts)
     seq = FrameSequence(pair, np.stack([image, image]))
@@ -104,7 +106,7 @@ def test_facts_go_where_the_images_go() -> None:
         seen = variation.of_facts(sample, image.shape)
         assert seen is not None
         assert seen.before is not None
-        u, v = seen.before.place
+        u, v = seen.before.location
         before, _ = variation.of_pair(image, image)
         assert before[int(v * 32), int(u * 40)].all()
         assert seen.objects_before == (seen.before,)
@@ -177,10 +179,16 @@ def test_a_batch_with_facts(tmp_path: Path) -> None:
 
 
 FACTS = [
-    Facts("drop", looks(0), None, (looks(0),), ()),
+    Facts("drop", attributes(0), None, (attributes(0),), ()),
     ADDED,
     None,
-    Facts("move", looks(3), looks(4), (looks(3), looks(2)), (looks(4), looks(2))),
+    Facts(
+        "move",
+        attributes(3),
+        attributes(4),
+        (attributes(3), attributes(2)),
+        (attributes(4), attributes(2)),
+    ),
 ]
 
 

@@ -309,7 +309,7 @@ def learn_clip4idc_facts(seed: int = 0) -> Learning:
         counts = objective.denominators(batch)
         losses = heads.losses(tokens, joint, pairs, batch, counts, FactLosses())
         right = int((kinds == batch["facts"][:, 0]).sum())
-        of_all = ("type", "joint_type", "joint_place_before")
+        of_all = ("type", "joint_type", "joint_location_before")
         return right >= PAIRS - 1 and all(losses[name] < 0.3 for name in of_all)
 
     return overfit(objective, itertools.repeat(batch), 120, 1e-3, is_learned)

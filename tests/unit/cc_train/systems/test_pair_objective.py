@@ -29,10 +29,10 @@ WORDS = Vocabulary.of([*CAPTIONS, *TURNED], 1)
 ENCODER = EncoderSettings(width=48, heads=4, dropout=0.0)
 DECODER = DecoderSettings(width=48, heads=4, hidden=96, layers=1, length=12, dropout=0.0)
 # What is left when captions alone teach: no facts, no places, no objects.
-CAPTIONS_ALONE = Losses(type=0, looks=0, new_color=0, place=0, objects=0, centres=0)
+CAPTIONS_ALONE = Losses(type=0, attributes=0, new_color=0, location=0, objects=0, centres=0)
 
 # By chance, looks are at ln 2 to ln 8, places and objects at ln 16 and more; centres at 0.7.
-FACTS = ("type", "color", "shape", "material", "size", "new_color", "place_before", "objects")
+FACTS = ("type", "color", "shape", "material", "size", "new_color", "location_before", "objects")
 ALL_GOALS = {**dict.fromkeys(FACTS, 0.2), "centres": 0.1}
 
 
@@ -113,14 +113,14 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
 
 
 def test_unchanged_pairs_have_no_looks_to_learn() -> None:
-    """Keeps away: a class that stands for "none" pulling at the looks."""
+    """Keeps away: a class that stands for "none" pulling at the attributes."""
     batch = OrderedPairBatches(WORDS, 12, 1, pair_samples.SOURCE)(
         [SAMPLES[1]], [np.random.default_rng(0)]
     )
     denominators = objective(Losses()).denominators(batch)
     assert int(denominators["type"]) == 1
     assert all(
-        int(denominators[name]) == 0 for name in ("color", "size", "new_color", "place_after")
+        int(denominators[name]) == 0 for name in ("color", "size", "new_color", "location_after")
     )
 
 

@@ -70,7 +70,7 @@ def test_ordered_pairs_come_with_what_is_known_of_them() -> None:
             assert word in WORDS.decode(ids)
         for half in batch.values():
             images = half["before_after"].transpose(0, 1).flatten(0, 1)  # all before, all after
-            place = (half["object_place"] * SIDE).long()
+            place = (half["object_location"] * SIDE).long()
             shown = images[half["object_image"], :, place[:, 1], place[:, 0]]
             assert (shown.sum(1) == 4).all(), "there is an object where one is said to be"
             assert (images.amax(1) > 0).float().equal(half["centres"])

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from cc_prep.errors import UserError
 from cc_prep.models.vqgan import VQGAN
-from cc_prep.records import Facts, Looks
+from cc_prep.records import Facts, ObjectAttributes
 from cc_prep.weights.registry import read_tensors
 from cc_train.data import shard_index
 from cc_train.evaluation.few_label_probe import CHANGED, FIGURES, Labels
@@ -22,7 +22,7 @@ from cc_train.systems.procap.stage1_probe import ProbedPairs
 from tests import token_shards
 
 SIZES = Config(width=64, layers=1, latent=6, codes=11, frames=3, rows=4, columns=4, text_length=4)
-LOOKS = Looks("red", "cube", "metal", "large", (0.4, 0.6))
+ATTRIBUTES = ObjectAttributes("red", "cube", "metal", "large", (0.4, 0.6))
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def pairs(scenes: int, difference: float) -> ProbedPairs:
     ends[::2, 1, 9, 5] += difference
     tokens = torch.randint(0, 11, (2 * scenes, 2, 16), generator=generator)
     names = [f"{number // 2:03d}" for number in range(2 * scenes)]
-    facts = [Facts("color", LOOKS, LOOKS), Facts("none")] * scenes
+    facts = [Facts("color", ATTRIBUTES, ATTRIBUTES), Facts("none")] * scenes
     return ProbedPairs(ends.half(), tokens, Labels.of(names, facts))
 
 
@@ -99,7 +99,7 @@ def test_surprise_of_one_place_by_hand(encoder: ProcedureEncoder) -> None:
 
 
 def test_pairs_of_shards(tmp_path: Path) -> None:
-    pattern, vqgan = token_shards.write(tmp_path, 3, facts=Facts("drop", LOOKS))
+    pattern, vqgan = token_shards.write(tmp_path, 3, facts=Facts("drop", ATTRIBUTES))
     codec = VQGAN.from_tensors(read_tensors(vqgan))[0]
     features = FrameFeatures(codec, "tokens")
     entries = shard_index.read([pattern])

@@ -1,6 +1,6 @@
-"""How well the looks of small objects can be read from the features of each backbone.
+"""How well the attributes of small objects can be read from the features of each backbone.
 
-    python benchmarks/backbone_looks.py [--backbone NAME]... [--scenes 4000] [--fresh 1000] \
+    python benchmarks/backbone_attributes.py [--backbone NAME]... [--scenes 4000] [--fresh 1000] \
         [--seeds 3] [--size 112] [--out out/bench/backbones]
 
 What a captioner of pairs reads looks with (its adapter, and the classifier at a place) is trained
@@ -25,10 +25,10 @@ from torch import Tensor
 from cc_prep.media import images as image_files
 from cc_prep.models.backbones import BACKBONES
 from cc_prep.models.cpu.allocator import keep_freed_memory
-from cc_prep.records import Looks
+from cc_prep.records import ObjectAttributes
 from cc_prep.steps.features import FeatureExtractor
 from cc_prep.weights import networks
-from cc_train.data.supervision import LOOK_CLASSES, LOOKS, look_classes
+from cc_train.data.supervision import ATTRIBUTE_CLASSES, ATTRIBUTES, attribute_classes
 from cc_train.layers.pair_encoder import EncoderSettings, PairEncoder
 
 SEED = 2000  # of the scenes to train on; those to measure on have the next one
@@ -46,28 +46,28 @@ class Objects:
 
     images: np.ndarray
     image: Tensor
-    place: Tensor
-    looks: Tensor
+    location: Tensor
+    attributes: Tensor
 
     @classmethod
     def of(cls, root: str) -> Objects:
         """Images and objects of the changed pairs of rendered scenes."""
         images: list[np.ndarray] = []
-        rows: list[tuple[int, Looks]] = []
+        rows: list[tuple[int, ObjectAttributes]] = []
         for pair in rendered.changed(root):
             assert pair.facts is not None
             facts = pair.facts
-            for path, looks in (
+            for path, attributes in (
                 (pair.before, facts.objects_before),
                 (pair.after, facts.objects_after),
             ):
-                rows += [(len(images), one) for one in looks if one.place is not None]
+                rows += [(len(images), one) for one in attributes if one.location is not None]
                 images.append(image_files.read(f"{root}/{path}", None))
         return cls(
             np.stack(images),
             torch.tensor([number for number, _ in rows]),
-            torch.tensor([one.place for _, one in rows]),
-            torch.tensor([look_classes(one) for _, one in rows]),
+            torch.tensor([one.location for _, one in rows]),
+            torch.tensor([attribute_classes(one) for _, one in rows]),
         )
 
 
@@ -107,8 +107,8 @@ def main(names: tuple[str, ...], scenes: int, fresh: int, seeds: int, size: int,
             reader = trained(features[0], train, seed)
             rows[name][seed] = shares_of_right(reader, features[1], test)
             print(f"{name}, seed {seed}: {rows[name][seed]}", flush=True)
-    print(tables.table_of(rows, list(LOOKS)))
-    report(f"backbone_looks_{size}", {"scenes": scenes, "fresh": fresh, **rows})
+    print(tables.table_of(rows, list(ATTRIBUTES)))
+    report(f"backbone_attributes_{size}", {"scenes": scenes, "fresh": fresh, **rows})
 
 
 def trained(features: Tensor, objects: Objects, seed: int) -> PairEncoder:
@@ -127,8 +127,8 @@ def trained(features: Tensor, objects: Objects, seed: int) -> PairEncoder:
         for chosen in order[: len(order) // BATCH * BATCH].split(BATCH):
             ours = torch.isin(objects.image, chosen)
             parts = _logits(reader, features, objects, chosen, ours)
-            looks = objects.looks[ours]
-            loss = sum(F.cross_entropy(part, looks[:, i]) for i, part in enumerate(parts))
+            attributes = objects.attributes[ours]
+            loss = sum(F.cross_entropy(part, attributes[:, i]) for i, part in enumerate(parts))
             assert isinstance(loss, Tensor)
             optimizer.zero_grad()
             loss.backward()
@@ -140,14 +140,14 @@ def trained(features: Tensor, objects: Objects, seed: int) -> PairEncoder:
 @torch.no_grad()
 def shares_of_right(reader: PairEncoder, features: Tensor, objects: Objects) -> dict[str, float]:
     """% of the objects whose looks are read right."""
-    right = torch.zeros(len(LOOKS))
+    right = torch.zeros(len(ATTRIBUTES))
     for chosen in torch.arange(len(features)).split(BATCH):
         ours = torch.isin(objects.image, chosen)
         parts = _logits(reader, features, objects, chosen, ours)
         read = torch.stack([part.argmax(1) for part in parts], dim=1)
-        right += (read == objects.looks[ours]).sum(0)
-    shares = 100 * right / len(objects.looks)
-    return dict(zip(LOOKS, shares.tolist(), strict=True))
+        right += (read == objects.attributes[ours]).sum(0)
+    shares = 100 * right / len(objects.attributes)
+    return dict(zip(ATTRIBUTES, shares.tolist(), strict=True))
 
 
 def _logits(
@@ -157,7 +157,7 @@ def _logits(
     number = torch.empty(len(features), dtype=torch.int64)
     number[chosen] = torch.arange(len(chosen))
     images = reader.images(features[chosen])[number[objects.image[ours]]]
-    return reader.looks_at(images, objects.place[ours]).split(LOOK_CLASSES, dim=1)
+    return reader.attributes_at(images, objects.location[ours]).split(ATTRIBUTE_CLASSES, dim=1)
 
 
 def _features(extract: FeatureExtractor, images: np.ndarray) -> Tensor:

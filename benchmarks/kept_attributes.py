@@ -1,11 +1,11 @@
 """How many objects keep their looks when a VQGAN has encoded and decoded the image.
 
-    python benchmarks/kept_looks.py --weights vqgan-mini [--weights FILE] [--captioner RUN] \
+    python benchmarks/kept_attributes.py --weights vqgan-mini [--weights FILE] [--captioner RUN] \
         [--scenes 100] [--size 112] [--out out/bench/looks]
 
 Captions of rendered scenes are about colours, shapes, materials and sizes, so a VQGAN that loses
-them makes a captioner on its tokens wrong. The looks are read at the objects' true places by the
-classifier within a pair captioner (default: captioner-mini), which was trained on renders. The
+them makes a captioner on its tokens wrong. The attributes are read at the objects' true places by
+the classifier within a pair captioner (default: captioner-mini), which was trained on renders. The
 first row is what it reads off the renders themselves. Larger images are shrunk to the captioner's
 size before they are read. The scenes are rendered from a seed that no shipped network has seen.
 """
@@ -22,11 +22,11 @@ from lib import rendered
 from lib.measuring import report
 
 from cc_prep.media import images as image_files
-from cc_prep.records import ImagePair, Looks
+from cc_prep.records import ImagePair, ObjectAttributes
 from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.weights import networks
 from cc_train import loading
-from cc_train.data.supervision import LOOK_CLASSES, LOOKS, look_classes
+from cc_train.data.supervision import ATTRIBUTE_CLASSES, ATTRIBUTES, attribute_classes
 from cc_train.systems.pair.captioner import PairCaptioner
 
 SEED = 995
@@ -56,7 +56,7 @@ def main(names: tuple[str, ...], captioner: str, scenes: int, size: int, out: st
         rows[name] = measure(reader, pairs, root, rebuilt)
     for name, row in rows.items():
         print(f"{name}: " + ", ".join(f"{what} {value:.1f}" for what, value in row.items()))
-    report(f"kept_looks_{size}", {"size": size, "scenes": scenes, **rows})
+    report(f"kept_attributes_{size}", {"size": size, "scenes": scenes, **rows})
 
 
 def measure(
@@ -69,37 +69,39 @@ def measure(
 
     Without PSNR where the images are as they were.
     """
-    right, objects, psnr = torch.zeros(len(LOOKS)), 0, list[float]()
+    right, objects, psnr = torch.zeros(len(ATTRIBUTES)), 0, list[float]()
     for pair in pairs:
         assert pair.facts is not None
         ends = (
             (pair.before, pair.facts.objects_before),
             (pair.after, pair.facts.objects_after),
         )
-        for path, looks in ends:
+        for path, attributes in ends:
             image = image_files.read(f"{root}/{path}", None)
             output = way(image)
             error = np.square(image.astype(float) - output.astype(float)).mean()
             if error:
                 psnr.append(10 * np.log10(255**2 / error))
-            right += correct(reader, output, looks)
-            objects += len(looks)
+            right += correct(reader, output, attributes)
+            objects += len(attributes)
     shares = 100 * right / max(1, objects)
-    row = dict(zip(LOOKS, shares.tolist(), strict=True))
+    row = dict(zip(ATTRIBUTES, shares.tolist(), strict=True))
     return {**row, "PSNR": float(np.mean(psnr))} if psnr else row
 
 
 @torch.inference_mode()
-def correct(reader: PairCaptioner, image: np.ndarray, looks: tuple[Looks, ...]) -> torch.Tensor:
+def correct(
+    reader: PairCaptioner, image: np.ndarray, attributes: tuple[ObjectAttributes, ...]
+) -> torch.Tensor:
     """How many objects have each of LOOKS read right in an image uint8 [H, W, 3]."""
     height, width = reader.inputs.size
     small = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
     features = reader.features(torch.from_numpy(small)[None, None])[0]
-    seen = reader.encoder.images(features).expand(len(looks), -1, -1, -1)
-    places = torch.tensor([one.place for one in looks])
-    logits = reader.encoder.looks_at(seen, places).split(LOOK_CLASSES, dim=1)
+    seen = reader.encoder.images(features).expand(len(attributes), -1, -1, -1)
+    places = torch.tensor([one.location for one in attributes])
+    logits = reader.encoder.attributes_at(seen, places).split(ATTRIBUTE_CLASSES, dim=1)
     guessed = torch.stack([part.argmax(1) for part in logits], dim=1)
-    return (guessed == torch.tensor([look_classes(one) for one in looks])).sum(0)
+    return (guessed == torch.tensor([attribute_classes(one) for one in attributes])).sum(0)
 
 
 if __name__ == "__main__":
