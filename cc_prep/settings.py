@@ -341,7 +341,7 @@ def _commented(values: Section, indent: str) -> Iterator[str]:
             yield f"{indent}{name}:"
             yield from _commented(value, f"{indent}  ")
             continue
-        yield from _comment(f"{meaning} ({range})", indent)
+        yield from _comment(f"{meaning} ({range})".strip(), indent)
         plain = values.model_dump(mode="json", include={name})[name]
         text = yaml.safe_dump(plain, default_flow_style=True, width=MAX_CHARACTERS)
         written = text.strip().removesuffix("\n...")  # which ends what is no list
@@ -372,7 +372,7 @@ def _range(kind: Any, rules: Sequence[Any] = ()) -> str:
     """The values that an annotation and the rules of its field allow, in words."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _range(args[0], [one for rule in args[1:] for one in rule.metadata])
+        return _range(args[0], [one for rule in args[1:] for one in getattr(rule, "metadata", ())])
     if origin is Literal:
         return " or ".join(map(str, args))
     bounds = [
@@ -387,7 +387,7 @@ def _range(kind: Any, rules: Sequence[Any] = ()) -> str:
     elif args:
         return " or ".join("null" if one is NoneType else _range(one, rules) for one in args)
     else:
-        words = KINDS[kind]
+        words = KINDS.get(kind, str(kind))
     return " ".join([words, ", ".join(bounds)]).strip()
 
 

@@ -122,7 +122,7 @@ def test_every_setting_has_a_meaning(name: str) -> None:
 
 
 CHANGES = {
-    "stage2": ("comparison={heads: 8}", "facts={}", "network={width: 128}", "loop.steps=7"),
+    "stage2": ("comparison={heads: 8}", "facts={}", "pairs_per_scene=3", "network={width: 128}"),
     "scorer": ("facts={look: 0.25}", "pairs_per_scene=2", "words=characters"),
     "mllm": ("prompt.text='say: #1'", "lora.targets='.*[qv]_proj'", "attention.layer=-2"),
     "vqgan": ("network.attention=[1, 2]", "loop.loggers=[wandb]", "loop.betas=[0, 1e-5]"),

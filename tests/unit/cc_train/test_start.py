@@ -8,11 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from cc_train.commands import train
 
 from cc_prep import weights
 from cc_prep.errors import UserError
 from cc_train import start, systems
+from cc_train.cli import train
 from cc_train.runs import checkpoints, run_folder
 from cc_train.training.task import Request, Task
 from tests import toy_captioner

@@ -17,7 +17,8 @@ import pytest
 from cc_prep.errors import UserError
 from cc_prep.media import images
 from cc_train.pretrained import Captioner
-from cc_train.serve import application, command, connections
+from cc_train.serve import application, connections
+from cc_train.serve import server as page_server
 from cc_train.serve.captions import CaptionService
 from cc_train.serve.collection import Collection
 from cc_train.serve.server import Server
@@ -295,5 +296,5 @@ def test_addresses_are_asked_where_that_is_wanted(tmp_path: Path, address: str) 
     listed = tmp_path / "pairs.jsonl"
     listed.write_text(json.dumps({"before": "a.png", "after": address}) + "\n")
     with pytest.raises(UserError, match=r"pairs\.jsonl: pair 1 is at an address.*--fetch"):
-        command._listed(listed, fetch=False)
-    assert command._listed(listed, fetch=True)[0][1] == address
+        page_server._listed(listed, fetch=False)
+    assert page_server._listed(listed, fetch=True)[0][1] == address
