@@ -17,7 +17,7 @@ from cc_train.training.task import Request
 
 
 def train(system: str, settings: Any, request: Request) -> dict[str, float]:
-    """Trains a system; the last validation's figures. Raises UserError and JobFailed.
+    """Trains a system; the last validation's metrics. Raises UserError and JobFailed.
 
     settings: the system's `Settings`, whose `loop` is a `Loop`.
     """

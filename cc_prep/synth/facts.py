@@ -48,7 +48,7 @@ def of_scene(
     }
 
 
-def place(point: Sequence[float], camera: Sequence[float]) -> tuple[float, float]:
+def location(point: Sequence[float], camera: Sequence[float]) -> tuple[float, float]:
     """The position in the image of a point of the scene; the camera looks at TARGET.
 
     (u, v): 0 to 1 from left to right and from top to bottom of the square image; outside of that
@@ -81,5 +81,5 @@ def _attributes(
         parsed_solid.shape,
         parsed_solid.material,
         parsed_solid.size,
-        place(centre, camera),
+        location(centre, camera),
     )

@@ -152,20 +152,20 @@ def best_step(run: Path) -> int:
 
 
 def better(
-    best: Mapping[str, float], figures: Mapping[str, float], step: int, criterion: Criterion
+    best: Mapping[str, float], metrics: Mapping[str, float], step: int, criterion: Criterion
 ) -> dict[str, float]:
     """The validation at `step` where it is at least as good as the best one so far, else that one.
 
-    best: `step` and figures of the best one so far; empty where there is none. figures: of the
+    best: `step` and metrics of the best one so far; empty where there is none. metrics: of the
     validation at `step`, all finite; without the figure of `criterion` it is not the best one. Of
     equal ones the later is taken: it has learned more.
     """
     name, higher_is_better, tie_breaker = criterion
-    if name not in figures:
+    if name not in metrics:
         return dict(best)
-    new: dict[str, float] = {"step": step, name: figures[name]}
-    if tie_breaker is not None and tie_breaker in figures:
-        new[tie_breaker] = figures[tie_breaker]
+    new: dict[str, float] = {"step": step, name: metrics[name]}
+    if tie_breaker is not None and tie_breaker in metrics:
+        new[tie_breaker] = metrics[tie_breaker]
     if name not in best:
         return new
 

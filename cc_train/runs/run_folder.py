@@ -126,7 +126,7 @@ def write_imported(
         for name, content in files.items():
             storage.write_bytes(str(new / name), content)
         storage.write_json(str(new / SETTINGS), settings)
-        best = {"figures": {}, "best": {"step": 0}}
+        best = {"metrics": {}, "best": {"step": 0}}
         checkpoints.write(new, 0, tensors, settings, {}, best)
 
 

@@ -21,7 +21,7 @@ class CaptionObjective(Objective):
     """The loss of the next word.
 
     A batch is one of `CaptionBatches`. The loss is summed over words and divided by captions.
-    score: a captioner in evaluation mode → its figures by name.
+    score: a captioner in evaluation mode → its metrics by name.
     """
 
     network: EncoderDecoder

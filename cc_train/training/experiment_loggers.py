@@ -1,6 +1,6 @@
 """Weights & Biases, MLflow and trackio beside our own logs: `loop.loggers=[wandb]`.
 
-Each is an extra of the package. Where its figures go is set by its own environment variables, such
+Each is an extra of the package. Where its metrics go is set by its own environment variables, such
 as WANDB_PROJECT, MLFLOW_TRACKING_URI and TRACKIO_SPACE_ID; the project is PROJECT by default.
 """
 
@@ -24,7 +24,7 @@ IDS = "loggers.json"  # of a run: by logger the id with which a resumed run cont
 class ExperimentLogger(Protocol):
     """What a logger is asked for. A new one is a class with these methods, and a line in OPEN."""
 
-    def log(self, step: int, figures: Mapping[str, float]) -> None:
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Figures of a step by name, such as `train/total` and `validation/CIDEr`."""
         ...
 
@@ -39,8 +39,8 @@ class _Wandb:
     def __init__(self, module: Any, options: Mapping[str, Any]) -> None:
         self.module, self.run = module, module.init(**options)
 
-    def log(self, step: int, figures: Mapping[str, float]) -> None:
-        self.module.log(dict(figures), step=step)
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.module.log(dict(metrics), step=step)
 
     def close(self) -> None:
         self.module.finish()
@@ -53,8 +53,8 @@ class _MLflow:
             # MLflow takes plain values of at most 500 characters.
             module.log_params({name: str(value)[:500] for name, value in flat(config).items()})
 
-    def log(self, step: int, figures: Mapping[str, float]) -> None:
-        self.module.log_metrics(dict(figures), step=step)
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.module.log_metrics(dict(metrics), step=step)
 
     def close(self) -> None:
         self.module.end_run()

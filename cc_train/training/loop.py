@@ -40,7 +40,7 @@ def fit(
     ranks: Ranks = ALONE,
     device: str = "cpu",
 ) -> dict[str, float]:
-    """Trains up to `settings.steps` and returns the figures of the last validation, by name.
+    """Trains up to `settings.steps` and returns the metrics of the last validation, by name.
 
     source: gives each micro-batch of this rank by its number. config: all settings, written to
         the run folder and into the weights. files: what the network needs besides, by name; also
@@ -90,7 +90,7 @@ def _fit(trainer: Trainer, source: Source, start: int, console: Console) -> dict
         finally:
             if logger is not None:
                 logger.close()
-    return trainer.figures
+    return trainer.metrics
 
 
 def _note_resuming(trainer: Trainer, start: int, console: Console) -> None:
@@ -130,7 +130,7 @@ def _log_validate_save(
     if done % settings.validate_every == 0 or last:
         picture = trainer.validate(done)
         if logger is not None:
-            logger.log(done, "validation", trainer.figures)
+            logger.log(done, "validation", trainer.metrics)
             if trainer.not_finite:
                 logger.console.print(
                     f"validation {done}: {', '.join(trainer.not_finite)} is no finite number, and "

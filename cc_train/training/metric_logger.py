@@ -27,7 +27,7 @@ class MetricLogger:
     """Writes the logs of a run that starts, or resumes, at step `start`.
 
     Lines of later steps, which a killed run left behind, are dropped. total: the last step.
-    console: prints the line of each log. others: further loggers, which get the same figures.
+    console: prints the line of each log. others: further loggers, which get the same metrics.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class MetricLogger:
         else:
             self.hook(fault)
 
-    def log(self, step: int, part: str, figures: Mapping[str, float], samples: int = 0) -> None:
-        """Logs figures by name: of training the means over the steps since the last log.
+    def log(self, step: int, part: str, metrics: Mapping[str, float], samples: int = 0) -> None:
+        """Logs metrics by name: of training the means over the steps since the last log.
 
         part: `train` or `validation`. samples: how many items a step trains on, for the speed.
         """
-        values = {name: round(float(value), 6) for name, value in figures.items()}
+        values = {name: round(float(value), 6) for name, value in metrics.items()}
         with self.file.open("a") as file:
             file.write(json.dumps({"step": step, "part": part, **values}) + "\n")
         for name, value in values.items():

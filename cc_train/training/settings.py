@@ -87,7 +87,7 @@ class Loop(Section):
     keep_checkpoints: int = Field(2, ge=1)
     """Checkpoints that are kept besides the best."""
     loggers: tuple[Name, ...] = Field((), strict=False)
-    """Services that get the figures of the log too."""
+    """Services that get the metrics of the log too."""
 
     @property
     def warmup(self) -> int:

@@ -53,8 +53,8 @@ class Trainer:
     """Trains an objective, with its optimisers, its running average and its checkpoints.
 
     config: all settings, as JSON; a run resumes only with the same, except for `resume.FREE`. run:
-    its folder. device: of the objective, `cpu` or `cuda`. figures: of the last validation,
-    by name; best: the step and the figures of the best one. signals: sums over all ranks of what
+    its folder. device: of the objective, `cpu` or `cuda`. metrics: of the last validation,
+    by name; best: the step and the metrics of the best one. signals: sums over all ranks of what
     each gave to the last step. interval: the losses of the steps since the last log.
 
     Made on all ranks together. Raises UserError for a loss that cannot be accumulated, and where
@@ -100,8 +100,8 @@ class Trainer:
             )
         if settings.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
-        self.figures: dict[str, float] = {}
-        self.not_finite: list[str] = []  # the last validation's figures that were left out
+        self.metrics: dict[str, float] = {}
+        self.not_finite: list[str] = []  # the last validation's metrics that were left out
         self.best: dict[str, float] = {}
         self.damaged: list[str] = []  # what is wrong with checkpoints that were not taken
         self.before: dict[str, Any] = {}  # the loop's settings until now
@@ -291,7 +291,7 @@ class Trainer:
         )
 
     def validate(self, step: int) -> np.ndarray | None:
-        """Validates on all ranks, and stores the first one's figures and the best step on each.
+        """Validates on all ranks, and stores the first one's metrics and the best step on each.
 
         Returns the objective's picture, uint8 [H, W, 3], on the first rank, if it has one. A figure
         that is no finite number is left out and named in `not_finite`. It ends no run: the losses
@@ -300,10 +300,10 @@ class Trainer:
         network = self.exported.eval()
         with torch.inference_mode():
             own, picture = self.objective.validate(network)
-        figures = self.ranks.broadcast(own)
-        self.figures = {name: value for name, value in figures.items() if math.isfinite(value)}
-        self.not_finite = [name for name in figures if name not in self.figures]
-        self.best = better(self.best, self.figures, step, self.objective.criterion)
+        metrics = self.ranks.broadcast(own)
+        self.metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        self.not_finite = [name for name in metrics if name not in self.metrics]
+        self.best = better(self.best, self.metrics, step, self.objective.criterion)
         return picture
 
     def save(self, step: int, source: Source) -> None:
@@ -323,7 +323,7 @@ class Trainer:
             training["averaged"] = self.averaged.n_averaged
         model = self.exported.state_dict()
         state = {
-            "figures": self.figures,
+            "metrics": self.metrics,
             "best": self.best,
             "interval": interval,
             "stream": source.state(step * self.settings.grad_accum_steps),
@@ -358,7 +358,7 @@ class Trainer:
         if scaler and scaler["scale"] >= 1:  # less after many gradients that were not finite
             self.scaler.load_state_dict(scaler)
         self.interval.restore(checkpoint.state.get("interval", {}), self.device)
-        self.figures, self.best = checkpoint.state["figures"], checkpoint.state["best"]
+        self.metrics, self.best = checkpoint.state["metrics"], checkpoint.state["best"]
         # After a damaged one was passed over, the best of before may be pruned already.
         if self.best and int(self.best["step"]) not in checkpoint.stored:
             self.best = {}

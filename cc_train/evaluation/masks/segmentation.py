@@ -10,7 +10,7 @@ precision, recall, F1, IoU-any   of "changed at all": all classes of change as o
 mF1           mean of F1 over the classes of change
 false alarms  share of the unchanged pairs in which some change is predicted
 
-All are × 100. A class that is neither in the references nor in the predictions has no figures, and
+All are × 100. A class that is neither in the references nor in the predictions has no metrics, and
 no mean counts it.
 """
 
@@ -74,7 +74,7 @@ class MaskScores:
         any_true = whole - int(self.matrix[0].sum())
         any_predicted = whole - int(self.matrix[:, 0].sum())
         of_any = _measures(int(self.matrix[1:, 1:].sum()), any_true, any_predicted)
-        figures = {
+        metrics = {
             MIOU: _mean(ious),
             MIOU_CHANGE: _mean(ious[1:]),
             "IoU": self.iou,
@@ -85,7 +85,7 @@ class MaskScores:
             "pairs": self.pairs,
             "unchanged pairs": self.unchanged,
         }
-        return {name: _finite(value) for name, value in figures.items()}
+        return {name: _finite(value) for name, value in metrics.items()}
 
     def table(self) -> str:
         """The scores in Markdown."""
@@ -128,32 +128,32 @@ class MaskCounter:
 COLUMNS = ("IoU", "F1", "precision", "recall")
 
 
-def rows(figures: dict[str, Any]) -> list[tuple[str, list[str]]]:
-    """The figures of scores.json as rows of a table: a name, and COLUMNS."""
-    any_change = [figures[name] for name in ("IoU-any", "F1", "precision", "recall")]
+def rows(metrics: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """The metrics of scores.json as rows of a table: a name, and COLUMNS."""
+    any_change = [metrics[name] for name in ("IoU-any", "F1", "precision", "recall")]
     lines = [
-        ("unchanged", [figures["IoU"][UNCHANGED], None, None, None]),
-        *((name, [row[one] for one in COLUMNS]) for name, row in figures["classes"].items()),
+        ("unchanged", [metrics["IoU"][UNCHANGED], None, None, None]),
+        *((name, [row[one] for one in COLUMNS]) for name, row in metrics["classes"].items()),
         ("changed at all", any_change),
     ]
     return [(name, [_shown(value) for value in values]) for name, values in lines]
 
 
-def summary(figures: dict[str, Any]) -> str:
-    """The figures of scores.json over all classes, in a sentence."""
+def summary(metrics: dict[str, Any]) -> str:
+    """The metrics of scores.json over all classes, in a sentence."""
     return (
-        f"Masks of {figures['pairs']:,} pairs: {MIOU} {_shown(figures[MIOU])}, "
-        f"{MIOU_CHANGE} {_shown(figures[MIOU_CHANGE])}, F1 {_shown(figures['F1'])}; some change is "
-        f"predicted in {_shown(figures[FALSE_ALARMS])} % of {figures['unchanged pairs']:,} "
+        f"Masks of {metrics['pairs']:,} pairs: {MIOU} {_shown(metrics[MIOU])}, "
+        f"{MIOU_CHANGE} {_shown(metrics[MIOU_CHANGE])}, F1 {_shown(metrics['F1'])}; some change is "
+        f"predicted in {_shown(metrics[FALSE_ALARMS])} % of {metrics['unchanged pairs']:,} "
         "unchanged pairs."
     )
 
 
-def table(figures: dict[str, Any]) -> str:
-    """The figures of scores.json in Markdown."""
+def table(metrics: dict[str, Any]) -> str:
+    """The metrics of scores.json in Markdown."""
     lines = ["| " + " | ".join(["", *COLUMNS]) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
-    lines += ["| " + " | ".join([name, *values]) + " |" for name, values in rows(figures)]
-    return "\n".join([*lines, f"\n{summary(figures)}"]) + "\n"
+    lines += ["| " + " | ".join([name, *values]) + " |" for name, values in rows(metrics)]
+    return "\n".join([*lines, f"\n{summary(metrics)}"]) + "\n"
 
 
 def _measures(right: int, true: int, predicted: int) -> dict[str, float]:

@@ -48,9 +48,9 @@ def card(file: Path, samples: list[Sample]) -> dict[str, Any]:
         )
     pairs = HeldOut(changed, len(changed), network.config)
     with torch.inference_mode():
-        figures = retrieval(network, pairs, "cpu")
+        metrics = retrieval(network, pairs, "cpu")
     measures = {
-        f"{way} R@{k}": f"{figures[f'{part}_r{k}']:.1f} % (chance {figures[f'chance_r{k}']:.1f} %)"
+        f"{way} R@{k}": f"{metrics[f'{part}_r{k}']:.1f} % (chance {metrics[f'chance_r{k}']:.1f} %)"
         for way, part in (("pair by sentence,", "text"), ("sentence by pair,", "pair"))
         for k in RANKS
     }

@@ -99,13 +99,13 @@ class FactHeads(nn.Module):
         """The losses of where something changed, and of what changed at that place."""
         places, images = batch["places"], joint.chunk(2, dim=1)
         losses = {
-            f"place_{name}": F.cross_entropy(
+            f"location_{name}": F.cross_entropy(
                 self.location(images[i][:, 1:])[..., i].float(),
                 places[:, i],
                 ignore_index=UNKNOWN,
                 reduction="sum",
             )
-            / counts[f"place_{name}"]
+            / counts[f"location_{name}"]
             for i, name in enumerate(("before", "after"))
         }
         before, after = places.unbind(1)

@@ -132,7 +132,7 @@ def retrieval(
 
     Each pair comes with one caption. A pair that shares its sentence with the query counts as
     right; a right pair that only ties with a wrong one does not. `recall` is the mean of the six
-    figures. If a similarity is not finite, all figures except the random ones are NaN.
+    metrics. If a similarity is not finite, all metrics except the random ones are NaN.
     """
     pairs, texts, captions = [], [], list[str]()
     for batch in batches:
@@ -143,15 +143,15 @@ def retrieval(
     logits = network.similarity(torch.cat(texts).float(), torch.cat(pairs).float()).cpu()
     same = torch.tensor([[one == other for other in captions] for one in captions])
     finite = bool(torch.isfinite(logits).all())
-    figures: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for way, scores, right in (("text", logits, same), ("pair", logits.T, same.T)):
         best = scores.masked_fill(~right, -math.inf).amax(1, keepdim=True)
         rank = ((scores >= best) & ~right).sum(1)
         for k in RANKS:
-            figures[f"{way}_r{k}"] = 100 * float((rank < k).float().mean()) if finite else math.nan
-    figures["recall"] = float(np.mean(list(figures.values())))
-    figures |= {f"chance_r{k}": 100 * chance(same.sum(1).tolist(), k) for k in RANKS}
-    return figures
+            metrics[f"{way}_r{k}"] = 100 * float((rank < k).float().mean()) if finite else math.nan
+    metrics["recall"] = float(np.mean(list(metrics.values())))
+    metrics |= {f"chance_r{k}": 100 * chance(same.sum(1).tolist(), k) for k in RANKS}
+    return metrics
 
 
 def chance(counts: Sequence[int], k: int) -> float:

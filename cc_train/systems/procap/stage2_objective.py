@@ -134,8 +134,8 @@ def _seen(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         "facts": batch["facts"],
         "places": batch["places"],
         "object_image": places,
-        "object_place": batch["object_place"][objects],
-        "object_looks": batch["object_looks"][objects],
+        "object_location": batch["object_location"][objects],
+        "object_attributes": batch["object_attributes"][objects],
         "centres": batch["centres"][shown],
         "has_objects": batch["has_objects"][shown],
     }

@@ -172,8 +172,8 @@ class VqganObjective(Objective):
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
         assert isinstance(network, VQGAN)
-        figures, picture = measure(network, self.held_out, self.device)
-        return figures, picture
+        metrics, picture = measure(network, self.held_out, self.device)
+        return metrics, picture
 
 
 def measure(
@@ -198,14 +198,14 @@ def measure(
         if len(examples) < SHOWN and fits:
             examples.append((images[:1], rebuilt[:1]))
     shares = counts[counts > 0] / counts.sum()
-    figures = {
+    metrics = {
         "psnr": float(np.mean([10 * np.log10(1 / max(e, 1e-10)) for e in errors])),
         "absolute": float(np.mean(absolute)),
         "used": float((counts > 0).float().mean()),
         "perplexity": float(2 ** -(shares * shares.log2()).sum()),
     }
     sides = [torch.cat(side) for side in zip(*examples, strict=True)]
-    return figures, grid(*sides) if examples else None
+    return metrics, grid(*sides) if examples else None
 
 
 def grid(images: Tensor, rebuilt: Tensor) -> np.ndarray:

@@ -165,7 +165,7 @@ def card(file: Path, samples: list[Sample]) -> dict[str, Any]:
     network, _, _ = networks.vqgan(str(file))
     held_out = HeldOut(samples, 200, network.config.factor)
     with torch.inference_mode():
-        figures, _ = measure(network, held_out, "cpu")
+        metrics, _ = measure(network, held_out, "cpu")
     frames = held_out.frames()
     keys = sorted({sample.key for sample, _ in frames})
     codes = network.config.codes
@@ -176,10 +176,10 @@ def card(file: Path, samples: list[Sample]) -> dict[str, Any]:
         f"{len(keys)} {kind}",
         "keys": keys,
         "measures": {
-            "PSNR": f"{figures['psnr']:.2f} dB",
-            "mean absolute error": f"{figures['absolute']:.4f} of the range",
-            "codes used": f"{round(figures['used'] * codes)} of {codes}",
-            "perplexity": f"{figures['perplexity']:.1f}",
+            "PSNR": f"{metrics['psnr']:.2f} dB",
+            "mean absolute error": f"{metrics['absolute']:.4f} of the range",
+            "codes used": f"{round(metrics['used'] * codes)} of {codes}",
+            "perplexity": f"{metrics['perplexity']:.1f}",
         },
         "remarks": "",
     }

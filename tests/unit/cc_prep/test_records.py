@@ -164,7 +164,7 @@ def test_facts_of_another_shape(value: object) -> None:
         lists = dict.fromkeys(("objects_before", "objects_after", "reversed_captions"), ())
         Facts.from_json({**lists, "type": "add", "before": None, "after": ATTRIBUTES})
         value = {**lists, **value}
-    with pytest.raises(ValueError, match=r"facts are|looks are|type of change|a place is"):
+    with pytest.raises(ValueError, match=r"facts are|attributes are|type of change|a location is"):
         Facts.from_json(value)  # type: ignore[arg-type]
 
 

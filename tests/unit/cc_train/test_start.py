@@ -23,7 +23,7 @@ def test_files_of_a_run_that_never_began_are_replaced(tmp_path: Path) -> None:
     run_folder.write_files(tmp_path, {"words.json": b"old"})
     run_folder.write_files(tmp_path, {"words.json": b"new"})
     assert (tmp_path / "words.json").read_bytes() == b"new"
-    checkpoints.write(tmp_path, 1, {}, {}, {}, {"figures": {}, "best": {}})
+    checkpoints.write(tmp_path, 1, {}, {}, {}, {"metrics": {}, "best": {}})
     run_folder.write_files(tmp_path, {"words.json": b"newer", "more.json": b"1"})
     assert (tmp_path / "words.json").read_bytes() == b"new", "a run that goes on has its own"
     assert (tmp_path / "more.json").read_bytes() == b"1"

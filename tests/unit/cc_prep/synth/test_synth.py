@@ -59,9 +59,9 @@ def test_no_collision_at_any_time(seed: int, change: str) -> None:
     scene, _ = sampled(seed, change)
     before, after, _ = scene.moments
     for t in np.linspace(0, 1, 33):
-        attributes = [look for look in scenes.between(before, after, float(t)).attributes if look]
-        for i, a in enumerate(attributes):
-            for b in attributes[:i]:
+        looks = [look for look in scenes.between(before, after, float(t)).looks if look]
+        for i, a in enumerate(looks):
+            for b in looks[:i]:
                 # 33 steps look between the 17 that the sampler checks.
                 assert np.hypot(a.x - b.x, a.y - b.y) > a.radius + b.radius + scenes.GAP - 0.1
 
@@ -73,9 +73,9 @@ def test_moments_meet_their_ends(seed: int, change: str) -> None:
     before, after, distractor = scene.moments
     assert scenes.between(before, after, 0.0) == before
     last = scenes.between(before, after, 1.0)
-    assert [look is None for look in last.attributes] == [look is None for look in after.attributes]
+    assert [look is None for look in last.looks] == [look is None for look in after.looks]
     assert np.allclose(last.camera, after.camera)
-    assert distractor.attributes == before.attributes
+    assert distractor.looks == before.looks
     assert distractor.camera != before.camera
 
 

@@ -52,7 +52,7 @@ def prepared(folder: Path, system: str, init: Path | None = None, **values: obje
     run_folder.write_files(request.run, task.files)
     storage.write_json(str(request.run / run_folder.SETTINGS), stored)
     tensors = task.objective.network.state_dict()
-    checkpoints.write(request.run, 0, tensors, stored, {}, {"figures": {}, "best": {"step": 0}})
+    checkpoints.write(request.run, 0, tensors, stored, {}, {"metrics": {}, "best": {"step": 0}})
     return task
 
 

@@ -67,7 +67,7 @@ def write_run(folder: Path, system: str, task: Task, settings: dict[str, object]
     settings = {"system": system, "files": sorted(task.files), **task.about, **settings}
     storage.write_json(str(run / run_folder.SETTINGS), settings)
     tensors = task.objective.network.state_dict()
-    checkpoints.write(run, 0, tensors, settings, {}, {"figures": {}, "best": {"step": 0}})
+    checkpoints.write(run, 0, tensors, settings, {}, {"metrics": {}, "best": {"step": 0}})
     return run
 
 
