@@ -17,7 +17,7 @@ from cc_prep.errors import first_line
 from cc_prep.formats.tar import DamagedShard, Written
 
 # Of each format by its name in the provenance; a folder of another version is refused.
-VERSIONS = {"cc-sequences": 4, "cc-scores": 2, "cc-training-shards": 5}
+VERSIONS = {"cc-sequences": 4, "cc-scores": 2, "cc-training-shards": 6}
 VERSIONS |= {"cc-changes": 1, "cc-region-features": 1, "cc-entities": 1}
 
 
