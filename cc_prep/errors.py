@@ -90,7 +90,9 @@ class Reason(str, Enum):
 class RejectedPair(Exception):
     """A pair that cannot be processed; it becomes a reject and the job continues.
 
-    detail: what is wrong, and with which file. remedy: a sentence, where one is known.
+    Args:
+        detail: What is wrong, and with which file.
+        remedy: A sentence, where one is known.
     """
 
     def __init__(self, reason: Reason, detail: str, remedy: str = "") -> None:

@@ -13,7 +13,9 @@ PACKAGES = {"sklearn": "scikit-learn", "spacy": "spaCy"}
 def require(module: str, purpose: str, extra: str = "mllm") -> None:
     """Raises UserError if that top-level module is not installed. Imports nothing.
 
-    purpose: what needs it. extra: that brings it.
+    Args:
+        purpose: What needs it.
+        extra: That brings it.
     """
     if find_spec(module) is None:
         raise UserError(

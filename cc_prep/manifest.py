@@ -70,7 +70,8 @@ class Table(Section):
 class Levir(Section):
     """Files and folders of the `levir_cc` layout; `{split}` is replaced by the split.
 
-    mask, mask_before, mask_after: optional folders; null for none.
+    Attributes:
+        mask, mask_before, mask_after: Optional folders; null for none.
     """
 
     captions: str = "LevirCCcaptions.json"
@@ -84,10 +85,13 @@ class Levir(Section):
 class Masks(Section):
     """What the pixels of masks mean.
 
-    classes: the values of each class by its name: numbers of 0 to 255, or colours as `#rrggbb`.
-    The order of the names is that of the class ids. Without classes each value but 0 is `change`.
-    unchanged: the values of what did not change. land_cover: mask_before and mask_after are maps of
-    what covers the ground; where both have the same class, nothing changed.
+    Attributes:
+        classes: The values of each class by its name: numbers of 0 to 255, or colours as `#rrggbb`.
+            The order of the names is that of the class ids. Without classes each value but 0 is
+            `change`.
+        unchanged: The values of what did not change.
+        land_cover: mask_before and mask_after are maps of what covers the ground; where both have
+            the same class, nothing changed.
     """
 
     classes: dict[str, MaskValues] = Field(default_factory=dict)
@@ -169,7 +173,8 @@ class Keyframes(Section):
 class Tokenize(Section):
     """How frames become tokens; with the weights `none` they do not.
 
-    config: a YAML file, or its content.
+    Attributes:
+        config: A YAML file, or its content.
     """
 
     weights: str = "vqgan-mini"
@@ -244,10 +249,16 @@ class Features(Section):
 class Changes(Section):
     """How changed places are found without the truth (`cc-prep changes`).
 
-    delta: of 255 levels of Lab. relative: of the largest differences in a cluster. tolerance: px
-    that an edge may have moved. blur: sigma in px, of the plain difference. eps, min_samples, cell:
-    of DBSCAN, in px. min_area: px of a cluster, up to 224 × 224 px. top: at most so many regions.
-    tau: from 0 to 1. most_share: of the image; if more is marked, nothing is.
+    Attributes:
+        delta: Of 255 levels of Lab.
+        relative: Of the largest differences in a cluster.
+        tolerance: Px that an edge may have moved.
+        blur: Sigma in px, of the plain difference.
+        eps, min_samples, cell: Of DBSCAN, in px.
+        min_area: Px of a cluster, up to 224 × 224 px.
+        top: At most so many regions.
+        tau: From 0 to 1.
+        most_share: Of the image; if more is marked, nothing is.
     """
 
     delta: Annotated[float, Field(ge=0, le=255)] = 20.0
@@ -275,10 +286,15 @@ class Changes(Section):
 class Entities(Section):
     """How noun phrases are found for changed places (`cc-prep entities`).
 
-    weights: CLIP's folder. features: the vectors by which neighbours are compared. min_count: the
-    least number of training pairs whose captions have a phrase. k: number of phrases of each
-    region. regions: largest number of regions of a pair. neighbours, temperature: of the vote.
-    view, grow: the view of a region that CLIP sees. template: of CLIP's texts.
+    Attributes:
+        weights: CLIP's folder.
+        features: The vectors by which neighbours are compared.
+        min_count: The least number of training pairs whose captions have a phrase.
+        k: Number of phrases of each region.
+        regions: Largest number of regions of a pair.
+        neighbours, temperature: Of the vote.
+        view, grow: The view of a region that CLIP sees.
+        template: Of CLIP's texts.
     """
 
     retriever: Literal["neighbours", "clip"] = "neighbours"
@@ -375,7 +391,11 @@ def build(
 ) -> Manifest:
     """The manifest that a YAML text describes.
 
-    source: names it in messages. folder: what its relative paths are relative to. Raises UserError.
+    Raises UserError.
+
+    Args:
+        source: Names it in messages.
+        folder: What its relative paths are relative to.
     """
     written = settings.read(text, source)
     values = settings.expand(written, source)

@@ -94,10 +94,12 @@ class ObjectAttributes:
 class Facts:
     """What truly changed in a rendered pair, and what its two images show.
 
-    type: `none`, `color`, `material`, `add`, `drop` or `move`. before, after: the attributes of the
-    object that changed; None where it is not in that image, and for `none`. objects_before,
-    objects_after: the attributes of everything in the two images. reversed_captions: sentences
-    about the pair (after, before).
+    Attributes:
+        type: `none`, `color`, `material`, `add`, `drop` or `move`.
+        before, after: The attributes of the object that changed; None where it is not in that
+            image, and for `none`.
+        objects_before, objects_after: The attributes of everything in the two images.
+        reversed_captions: Sentences about the pair (after, before).
     """
 
     type: str
@@ -109,7 +111,11 @@ class Facts:
 
     @classmethod
     def of_sample(cls, meta: Mapping[str, Any]) -> Facts | None:
-        """The facts in a sample's JSON, if there are any. Raises UserError for another form."""
+        """The facts in a sample's JSON, if there are any.
+
+        Raises:
+            UserError: For another form.
+        """
         try:
             return None if meta.get("facts") is None else cls.from_json(meta["facts"])
         except ValueError as error:
@@ -141,20 +147,22 @@ class Facts:
 class ImagePair:
     """One before and one after image, and what is known of the change between them.
 
-    before, after: an image, as a path below the data set's root, an absolute path or a URL;
-        `video.mp4#frame=12` is a frame of a video. The masks and truth name images likewise.
-    kind: `change`, or `no_change` for a distractor (only viewpoint or light differs).
-    mask: an image of where something changed, where the data set has one. mask_before: of what
-        vanished, where it is in the before image; mask_after: of what appeared, where it is in the
-        after image. EMPTY_MASK means one that is zero everywhere.
-    mask_values: (a mask's pixel, class id), where a pixel is the value of its first channel or a
-        colour of three; without them each value but 0 is class 1.
-    mask_classes: the names of the classes 1 … K of the masks.
-    land_cover: mask_before and mask_after are maps of what covers the ground: where both have the
-        same class, nothing changed.
-    truth: true frames in between, as (time in (0, 1), image), where the data set has them.
-    image_id: the pair's id in the data set's official reference file, where there is one.
-    facts: what truly changed, where the data set was rendered.
+    Attributes:
+        before, after: An image, as a path below the data set's root, an absolute path or a URL;
+            `video.mp4#frame=12` is a frame of a video. The masks and truth name images likewise.
+        kind: `change`, or `no_change` for a distractor (only viewpoint or light differs).
+        mask: An image of where something changed, where the data set has one.
+        mask_before: Of what vanished, where it is in the before image.
+        mask_after: Of what appeared, where it is in the after image. EMPTY_MASK means one that is
+            zero everywhere.
+        mask_values: (a mask's pixel, class id), where a pixel is the value of its first channel or
+            a colour of three; without them each value but 0 is class 1.
+        mask_classes: The names of the classes 1 … K of the masks.
+        land_cover: mask_before and mask_after are maps of what covers the ground: where both have
+            the same class, nothing changed.
+        truth: True frames in between, as (time in (0, 1), image), where the data set has them.
+        image_id: The pair's id in the data set's official reference file, where there is one.
+        facts: What truly changed, where the data set was rendered.
     """
 
     dataset: str
@@ -243,11 +251,12 @@ def pair_name(id: str, split: str, kind: str) -> str:
 class FrameSequence:
     """A pair's procedure: before, the frames in between, after.
 
-    frames: uint8 [F, H, W, 3], RGB; F = 2**depth + 1.
-    truth: the true frame at the same time, uint8 [H, W, 3], by frame number, where known.
-    mask, mask_before, mask_after: class ids uint8 [H, W], 0 unchanged and 1 … K the classes of
-        `pair.mask_classes`: the union, what vanished (as in before), what appeared (as in
-        after). None if not known; without the union the sides are None too.
+    Attributes:
+        frames: uint8 [F, H, W, 3], RGB; F = 2**depth + 1.
+        truth: The true frame at the same time, uint8 [H, W, 3], by frame number, where known.
+        mask, mask_before, mask_after: Class ids uint8 [H, W], 0 unchanged and 1 … K the classes of
+            `pair.mask_classes`: the union, what vanished (as in before), what appeared (as in
+            after). None if not known; without the union the sides are None too.
     """
 
     pair: ImagePair
@@ -262,9 +271,10 @@ class FrameSequence:
 class FrameScores:
     """How well (before, frame) and (frame, after) fit each caption, for every frame of a sequence.
 
-    bef_inter_sim, inter_aft_sim: logits, float32 [captions, F]; no rows where there are none.
-    bef_inter_visual, inter_aft_visual: similarity of the images alone, logits, float32 [F], or [0]
-        where others made the scores.
+    Attributes:
+        bef_inter_sim, inter_aft_sim: Logits, float32 [captions, F]; no rows where there are none.
+        bef_inter_visual, inter_aft_visual: Similarity of the images alone, logits, float32 [F], or
+            [0] where others made the scores.
     """
 
     captions: tuple[str, ...]

@@ -89,9 +89,12 @@ class _Loader(yaml.SafeLoader):
     """
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """The node that PyYAML composes. Raises ComposerError for a key that occurs twice.
+        """The node that PyYAML composes.
 
         The check is here because the constructor adds merged keys (`<<: *name`) to the others.
+
+        Raises:
+            ComposerError: For a key that occurs twice.
         """
         node = super().compose_mapping_node(anchor)
         seen: set[tuple[str, str]] = set()

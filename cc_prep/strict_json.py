@@ -15,8 +15,9 @@ MAX_DEPTH = 100  # levels of lists and objects
 def loads(text: str | bytes | bytearray) -> Any:
     """The value of a JSON text.
 
-    Raises ValueError for what is no JSON, for a key that occurs twice in an object, and for more
-    than MAX_DEPTH levels.
+    Raises:
+        ValueError: For what is no JSON, for a key that occurs twice in an object, and for more than
+            MAX_DEPTH levels.
     """
     try:
         value = json.loads(text, object_pairs_hook=_object)

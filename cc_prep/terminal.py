@@ -25,7 +25,11 @@ def printable(text: str) -> str:
 
 
 def echo(text: object = "", err: bool = False) -> None:
-    """Prints a text and a newline; every command prints by this. err: to standard error."""
+    """Prints a text and a newline; every command prints by this.
+
+    Args:
+        err: To standard error.
+    """
     file = sys.stderr if err else sys.stdout
     file.write(f"{printable(str(text))}\n")
     file.flush()

@@ -13,14 +13,20 @@ ONE_A_LINE = 'Write one object on each line, such as {"before": "a.png", "after"
 
 
 def at_line(path: str, number: int) -> str:
-    """The place of a line of a text file in messages. number: as an editor shows it, from 1."""
+    """The place of a line of a text file in messages.
+
+    Args:
+        number: As an editor shows it, from 1.
+    """
     return f"{path}, line {number}"
 
 
 def at_row(path: str, number: int, id: object = None) -> str:
     """The place of a row of a table, or of an item of a JSON list, in messages.
 
-    number: from 1. id: of what the row is about, where it is known.
+    Args:
+        number: From 1.
+        id: Of what the row is about, where it is known.
     """
     return f"{path}, row {number}" + (f" (id {id})" if id not in (None, "") else "")
 

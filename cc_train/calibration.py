@@ -26,8 +26,10 @@ FAMILIAR = 0.99  # of the held-out pairs, which are not strange
 class Calibration:
     """The chance is σ(slope · s + offset) of the sum s of a caption's log-probabilities.
 
-    ood_threshold: how unlike the training data one in a hundred held-out pairs is at least; None
-    where the captioner does not say. A pair of more, d, has its chance times (ood_threshold / d)².
+    Attributes:
+        ood_threshold: How unlike the training data one in a hundred held-out pairs is at least;
+            None where the captioner does not say. A pair of more, d, has its chance times
+            (ood_threshold / d)².
     """
 
     slope: float
@@ -66,7 +68,9 @@ def fit(
 ) -> Calibration:
     """The calibration of held-out captions, by the largest likelihood.
 
-    scores: sums of log-probabilities. right: whether each caption is.
+    Args:
+        scores: Sums of log-probabilities.
+        right: Whether each caption is.
     """
     from scipy.optimize import minimize
     from scipy.special import expit

@@ -26,7 +26,8 @@ from cc_train.text import TextCodec
 class Attention:
     """A captioner's attention for each word of a caption.
 
-    maps: float32 [words, h, w] on a grid that covers both images; each map sums to 1.
+    Attributes:
+        maps: float32 [words, h, w] on a grid that covers both images; each map sums to 1.
     """
 
     words: tuple[str, ...]
@@ -37,15 +38,18 @@ class Attention:
 class Caption:
     """A sentence about a pair.
 
-    beams: (sentence, sum of log-probabilities) of beam search, best first; empty for greedy.
-    mask: where something changed, class ids uint8 [H, W]; None for systems that do not say where.
-    score: the sum of log-probabilities of the sentence; None for systems that do not say it.
-    ood_score: how unlike the training data the pair is, about 1 for what is like it; None for
-    systems that do not say it. confidence: the chance that the sentence is right, 0 to 1; None
-    where the captioner is not calibrated (`cc_train.calibration`), and for beam search, since the
-    calibration is of greedy sentences.
-    attention: where it looked for each word; None for systems that do not say it, and for beam
-    search.
+    Attributes:
+        beams: (sentence, sum of log-probabilities) of beam search, best first; empty for greedy.
+        mask: Where something changed, class ids uint8 [H, W]; None for systems that do not say
+            where.
+        score: The sum of log-probabilities of the sentence; None for systems that do not say it.
+        ood_score: How unlike the training data the pair is, about 1 for what is like it; None for
+            systems that do not say it.
+        confidence: The chance that the sentence is right, 0 to 1; None where the captioner is not
+            calibrated (`cc_train.calibration`), and for beam search, since the calibration is of
+            greedy sentences.
+        attention: Where it looked for each word; None for systems that do not say it, and for beam
+            search.
     """
 
     text: str
@@ -64,13 +68,18 @@ class Caption:
 class Inputs:
     """What a captioner reads of a sample.
 
-    size: height and width of the images in px. reads: what it takes of a training shard's sample;
-    images are taken as well, and turned into these. mask_classes: names of the classes 1 … K of its
-    masks; empty where it says none, or does not know them. tokenizer: SHA-256 of the VQGAN whose
-    tokens it reads; None where it reads no tokens. backbone: whose features it reads; None where it
-    reads none, or those of any backbone. takes_images: False where it has no weights of its
-    backbone, and so takes stored features only. entities: how many names of things that were found
-    in a pair it reads at most; 0 for those that read none (see `ReadsEntities`).
+    Attributes:
+        size: Height and width of the images in px.
+        reads: What it takes of a training shard's sample; images are taken as well, and turned into
+            these.
+        mask_classes: Names of the classes 1 … K of its masks; empty where it says none, or does not
+            know them.
+        tokenizer: SHA-256 of the VQGAN whose tokens it reads; None where it reads no tokens.
+        backbone: Whose features it reads; None where it reads none, or those of any backbone.
+        takes_images: False where it has no weights of its backbone, and so takes stored features
+            only.
+        entities: How many names of things that were found in a pair it reads at most; 0 for those
+            that read none (see `ReadsEntities`).
     """
 
     size: tuple[int, int]
@@ -97,8 +106,10 @@ class CaptionModel(Protocol):
     def caption(self, before_after: Tensor, beams: int = 1) -> list[Caption]:
         """Captions of B pairs.
 
-        before_after: images uint8 [B, 2, H, W, 3] RGB, or what `inputs.reads` names: tokens int64
-        [B, 2, n], features float16 or float32 [B, 2, C, h, w]. beams: 1 is greedy.
+        Args:
+            before_after: Images uint8 [B, 2, H, W, 3] RGB, or what `inputs.reads` names: tokens
+                int64 [B, 2, n], features float16 or float32 [B, 2, C, h, w].
+            beams: 1 is greedy.
         """
         ...
 
@@ -111,14 +122,19 @@ class ReadsEntities(CaptionModel, Protocol):
     ) -> list[Caption]:
         """Captions of pairs, as `CaptionModel.caption` returns them.
 
-        entities: names for each pair, best first; None where none are known.
+        Args:
+            entities: Names for each pair, best first; None where none are known.
         """
         ...
 
 
 @runtime_checkable
 class LooksAgain(Protocol):
-    """A captioner whose scores and attention cost a pass. text_only: whether it is left out."""
+    """A captioner whose scores and attention cost a pass.
+
+    Attributes:
+        text_only: Whether it is left out.
+    """
 
     text_only: bool
 
@@ -138,8 +154,12 @@ def text_only(captioner: object) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Encoded:
-    """What an encoder makes of B pairs. memory: what the decoder attends to, [B, …]. masks: where
-    something changed, class ids uint8 [B, H, W]; None for systems that do not say where.
+    """What an encoder makes of B pairs.
+
+    Attributes:
+        memory: What the decoder attends to, [B, …].
+        masks: Where something changed, class ids uint8 [B, H, W]; None for systems that do not say
+            where.
     """
 
     memory: Tensor
@@ -150,7 +170,10 @@ class EncoderDecoder(nn.Module):
     """A captioner made of an encoder of pairs and a decoder of words.
 
     A system implements `memory` and `logits`; one that has a faster way to decode overrides
-    `next_word`. length: positions of a sentence, its begin and end marks included.
+    `next_word`.
+
+    Args:
+        length: Positions of a sentence, its begin and end marks included.
     """
 
     def __init__(self, inputs: Inputs, codec: TextCodec, length: int) -> None:
@@ -170,20 +193,26 @@ class EncoderDecoder(nn.Module):
         return before_after
 
     def memory(self, before_after: Tensor) -> Tensor:
-        """What the decoder attends to, [B, …]. before_after: as `CaptionModel.caption` takes it."""
+        """What the decoder attends to, [B, …].
+
+        Args:
+            before_after: As `CaptionModel.caption` takes it.
+        """
         raise NotImplementedError
 
     def encode(self, before_after: Tensor) -> Encoded:
         """What `caption` needs of pairs; a system that says where something changed overrides it.
 
-        before_after: what `prepare` gave.
+        Args:
+            before_after: What `prepare` gave.
         """
         return Encoded(self.memory(before_after))
 
     def logits(self, ids: Tensor, memory: Tensor) -> Tensor:
         """Logits [B, L, len(codec)] of the next word at each position of ids int64 [B, L].
 
-        memory: what `memory` gave, [B, …].
+        Args:
+            memory: What `memory` gave, [B, …].
         """
         raise NotImplementedError
 
@@ -194,16 +223,19 @@ class EncoderDecoder(nn.Module):
     def imagine(self, before_after: Tensor) -> Tensor | None:
         """The frames that the captioner imagines between two images, uint8 [B, T, H, W, 3] RGB.
 
-        before_after: images as `CaptionModel.caption` takes them. The first and the last frame are
-        before and after. None for systems that imagine none.
+        Args:
+            before_after: Images as `CaptionModel.caption` takes them. The first and the last frame
+                are before and after. None for systems that imagine none.
         """
         return None
 
     def attention(self, state: Any) -> Tensor | None:
         """Attention maps, float32 [B, length, h, w], each with sum 1; None if a system has none.
 
-        The map at position i belongs to word i + 1 of the ids. state: the result of
-        `next_word().start`, once all words are decoded.
+        The map at position i belongs to word i + 1 of the ids.
+
+        Args:
+            state: The result of `next_word().start`, once all words are decoded.
         """
         return None
 

@@ -22,10 +22,12 @@ def load(
 ) -> S:
     """The settings of a training. Raises UserError.
 
-    config: the name of one of our recipes; or a manifest, by name or file, whose section
-        `train.<system>` is taken; or a YAML file of settings. What they leave out is the system's
-        default. `loop.steps` in overrides beats `loop.epochs` in the file, and `loop.steps` in the
-        file beats the default's epochs; `warmup_steps` and `warmup_ratio` likewise.
+    Args:
+        config: The name of one of our recipes; or a manifest, by name or file, whose section
+            `train.<system>` is taken; or a YAML file of settings. What they leave out is the
+            system's default. `loop.steps` in overrides beats `loop.epochs` in the file, and
+            `loop.steps` in the file beats the default's epochs; `warmup_steps` and `warmup_ratio`
+            likewise.
     """
     values, source = _read(config, system, console) if config is not None else ({}, "--set")
     _prefer_absolute(values, [])

@@ -26,7 +26,8 @@ T = TypeVar("T")
 class FirstRankFailed(JobFailed):
     """An error that the first rank met for all, and prints; the others end without a word.
 
-    exit_code: the first rank's.
+    Args:
+        exit_code: The first rank's.
     """
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -60,8 +61,10 @@ class _Gather(torch.autograd.Function):
 class Ranks:
     """The number of this process among those that train together.
 
-    rank: from 0 to world − 1. world: the number of processes. local: the number of the process on
-    its machine, which is that of its GPU.
+    Attributes:
+        rank: From 0 to world − 1.
+        world: The number of processes.
+        local: The number of the process on its machine, which is that of its GPU.
     """
 
     rank: int = 0
@@ -127,8 +130,10 @@ class Ranks:
     ) -> T:
         """What the first rank decides, on every rank.
 
-        to_send: what of it the others get, without tensors, say, which `broadcast_tensors` sends.
-        Its UserError, JobFailed or OSError is raised there, and FirstRankFailed on the others.
+        Args:
+            to_send: What of it the others get, without tensors, say, which `broadcast_tensors`
+                sends. Its UserError, JobFailed or OSError is raised there, and FirstRankFailed on
+                the others.
         """
         if self.world == 1:
             return decide()
@@ -179,9 +184,13 @@ def world_size() -> int:
 def joined(cuda: bool) -> Iterator[Ranks]:
     """Joins the processes that `torchrun` started; without it there is one.
 
-    cuda: whether they exchange tensors between GPUs (NCCL) or on CPUs (gloo). Raises UserError
-    where a machine has more processes than GPUs, and JobFailed when another process ends; it says
-    what that one met, if it was still able to say so.
+    Args:
+        cuda: Whether they exchange tensors between GPUs (NCCL) or on CPUs (gloo).
+
+    Raises:
+        UserError: Where a machine has more processes than GPUs.
+        JobFailed: When another process ends; it says what that one met, if it was still able to say
+            so.
     """
     world = world_size()
     if world == 1:

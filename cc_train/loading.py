@@ -19,19 +19,25 @@ from cc_train.sharing import hub
 def load(path: str | Path, device: str = "cpu", revision: str | None = None) -> CaptionModel:
     """The captioner of a run's folder (its best network) or of an exported one, in evaluation.
 
-    path: also the name of a captioner that comes with the package, or an id on the hub, of which
-    `revision` names a branch, tag or commit.
+    Args:
+        path: Also the name of a captioner that comes with the package, or an id on the hub, of
+            which `revision` names a branch, tag or commit.
 
-    Raises UserError for a folder that is no run, is damaged, or is no captioner's, and for a
-    revision of what is no id on the hub.
+    Raises:
+        UserError: For a folder that is no run, is damaged, or is no captioner's, and for a revision
+            of what is no id on the hub.
     """
     return of_run(stored_run.read(hub.locate(str(path), revision)), path, device)
 
 
 def of_run(run: Run, path: object, device: str = "cpu") -> CaptionModel:
-    """The captioner of a run, as `load` gives it. path: what messages call it.
+    """The captioner of a run, as `load` gives it.
 
-    Raises UserError for the run of a system that is no captioner, and for a damaged one.
+    Args:
+        path: What messages call it.
+
+    Raises:
+        UserError: For the run of a system that is no captioner, and for a damaged one.
     """
     recipe = systems.recipe(run.system)
     if not hasattr(recipe, "load"):

@@ -26,8 +26,9 @@ Pair = tuple[Image, Image]
 class Captioner:
     """A trained captioner: two images in, a sentence out.
 
-    model: the captioner itself, which takes tensors (`cc_train.captioner.CaptionModel`). folder:
-    where its files are.
+    Args:
+        model: The captioner itself, which takes tensors (`cc_train.captioner.CaptionModel`).
+        folder: Where its files are.
     """
 
     def __init__(self, model: CaptionModel, folder: Path) -> None:
@@ -39,13 +40,17 @@ class Captioner:
     ) -> Captioner:
         """The captioner at `path`.
 
-        path: the folder of a training run, a folder that `cc-train export` wrote, the name of a
-        captioner that comes with the package (`captioner-mini`), or an id on the Hugging Face hub
-        (`OWNER/NAME`; extra `[hub]`). device: `cpu`, `cuda`, or `auto`, which takes a GPU where
-        there is one. revision: a branch, tag or commit on the hub, for an id alone.
+        Args:
+            path: The folder of a training run, a folder that `cc-train export` wrote, the name of a
+                captioner that comes with the package (`captioner-mini`), or an id on the Hugging
+                Face hub (`OWNER/NAME`; extra `[hub]`).
+            device: `cpu`, `cuda`, or `auto`, which takes a GPU where there is one.
+            revision: A branch, tag or commit on the hub, for an id alone.
 
-        Raises UserError for a path that is none of these, is damaged, or is no captioner's, for a
-        revision of what is no id, and for an id without a network unless it was fetched before.
+        Raises:
+            UserError: For a path that is none of these, is damaged, or is no captioner's, for a
+                revision of what is no id, and for an id without a network unless it was fetched
+                before.
         """
         folder = hub.locate(os.fspath(path), revision)
         return cls(loading.of_run(stored_run.read(folder), path, pick_device(device)), folder)
@@ -53,19 +58,22 @@ class Captioner:
     def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
         """Writes the captioner as `cc-train export` does, without measuring it; the folder.
 
-        Raises UserError if the folder already exists, and where the run has scores that are not
-        known to be those of its best checkpoint.
+        Raises:
+            UserError: If the folder already exists, and where the run has scores that are not known
+                to be those of its best checkpoint.
         """
         return export.save(self.folder, Path(folder))
 
     def push_to_hub(self, repo_id: str, *, private: bool = False) -> str:
         """Uploads the captioner to the Hugging Face hub (extra `[hub]`); its address.
 
-        repo_id: `OWNER/NAME`; the repository is made where there is none. private: whether it is
-        seen by its owner alone.
+        Args:
+            repo_id: `OWNER/NAME`; the repository is made where there is none.
+            private: Whether it is seen by its owner alone.
 
-        Raises UserError where the hub cannot be reached or refuses it, with `private` for a
-        repository that is there and public, and as `save_pretrained` does.
+        Raises:
+            UserError: Where the hub cannot be reached or refuses it, with `private` for a
+                repository that is there and public, and as `save_pretrained` does.
         """
         with tempfile.TemporaryDirectory() as temporary:
             folder = self.save_pretrained(Path(temporary) / repo_id.rpartition("/")[2])
@@ -100,15 +108,19 @@ class Captioner:
     ) -> Caption | list[Caption]:
         """The caption of a pair, or the captions of a list of pairs, in their order.
 
-        before, after: images as `cc_train.data.image_pairs.Image` has them: paths, URLs, uint8
-        arrays [H, W, 3] RGB or [H, W] grey, PIL images. Both images of a pair have one size; they
-        are resized to `inputs.size`. In place of both, `before` may be a list of such pairs.
-        beams: 1 is greedy; more fills `Caption.beams`, and gives no confidence, which is that of
-        greedy sentences. batch_size: pairs that go through the network at once. A mask, where the
-        system gives one, has `inputs.size`.
+        Args:
+            before, after: Images as `cc_train.data.image_pairs.Image` has them: paths, URLs, uint8
+                arrays [H, W, 3] RGB or [H, W] grey, PIL images. Both images of a pair have one
+                size; they are resized to `inputs.size`. In place of both, `before` may be a list of
+                such pairs.
+            beams: 1 is greedy; more fills `Caption.beams`, and gives no confidence, which is that
+                of greedy sentences.
+            batch_size: Pairs that go through the network at once. A mask, where the system gives
+                one, has `inputs.size`.
 
-        Raises UserError for what is no image, for a pair whose images differ in size, and for
-        numbers below 1.
+        Raises:
+            UserError: For what is no image, for a pair whose images differ in size, and for numbers
+                below 1.
         """
         for name, number in (("beams", beams), ("batch_size", batch_size)):
             if number < 1:

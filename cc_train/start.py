@@ -19,7 +19,8 @@ from cc_train.training.task import Request
 def train(system: str, settings: Any, request: Request) -> dict[str, float]:
     """Trains a system; the last validation's metrics. Raises UserError and JobFailed.
 
-    settings: the system's `Settings`, whose `loop` is a `Loop`.
+    Args:
+        settings: The system's `Settings`, whose `loop` is a `Loop`.
     """
     assert isinstance(settings, Section)
     loop = settings.loop  # type: ignore[attr-defined]
@@ -67,7 +68,9 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
 def small_parts(asked: Loop, loop: Loop, world: int) -> str:
     """A note where micro-batches are half as large as `batch_size` allows, or less; else "".
 
-    asked: the settings as they were given. loop: the same, divided among so many processes.
+    Args:
+        asked: The settings as they were given.
+        loop: The same, divided among so many processes.
     """
     if loop.grad_accum_steps == 1 or 2 * loop.batch_size > asked.batch_size:
         return ""

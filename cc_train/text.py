@@ -42,7 +42,8 @@ _CONTRACTION = re.compile(r"\b(cannot|gimme|gonna|gotta|lemme|wanna)\b")
 class Marks:
     """The ids that decoding has to know: the begin mark, the end mark and padding.
 
-    never: ids that are never chosen, such as [UNK].
+    Attributes:
+        never: Ids that are never chosen, such as [UNK].
     """
 
     begin: int
@@ -111,7 +112,11 @@ def described(codec: str, count: int, content: bytes) -> dict[str, Any]:
 
 
 class Vocabulary:
-    """A word-level `TextCodec`. words: by id; the first are `MARKS`, and no word is twice in it."""
+    """A word-level `TextCodec`.
+
+    Args:
+        words: By id; the first are `MARKS`, and no word is twice in it.
+    """
 
     codec = "words"
     marks = WORD_MARKS
@@ -137,7 +142,8 @@ class Vocabulary:
     def read(cls, path: str | Path) -> Vocabulary:
         """A vocabulary from our JSON list of words, or from ProCap's `word2idx` JSON object.
 
-        Raises UserError for a file that is neither.
+        Raises:
+            UserError: For a file that is neither.
         """
         try:
             content = storage.read_json(str(path))
@@ -219,8 +225,9 @@ CODECS: dict[str, Callable[[Path], TextCodec]] = {
 def register(name: str, read: Callable[[Path], TextCodec]) -> None:
     """Adds a text codec, whose `describe` gives this name as `codec`.
 
-    read: a function from the folder of a run, which has the codec's `files`, to the codec. A system
-    with a codec of its own registers it in its recipe.
+    Args:
+        read: A function from the folder of a run, which has the codec's `files`, to the codec. A
+            system with a codec of its own registers it in its recipe.
     """
     assert name not in CODECS, name
     CODECS[name] = read
@@ -229,7 +236,8 @@ def register(name: str, read: Callable[[Path], TextCodec]) -> None:
 def load(folder: Path, description: Mapping[str, Any]) -> TextCodec:
     """The codec of a run's folder, as `describe` described it.
 
-    Raises UserError if the codec is not known, or the folder holds another one.
+    Raises:
+        UserError: If the codec is not known, or the folder holds another one.
     """
     read = CODECS.get(str(description.get("codec")))
     if read is None:

@@ -20,7 +20,11 @@ def dtype_of(precision: Precision, device: str) -> torch.dtype:
 
 
 def image_token(config: Any, folder: Path) -> int:
-    """The id of the token whose places images take. Raises UserError for a model without one."""
+    """The id of the token whose places images take.
+
+    Raises:
+        UserError: For a model without one.
+    """
     for name in ("image_token_id", "image_token_index"):  # of version 5, and before
         number = getattr(config, name, None)
         if isinstance(number, int):

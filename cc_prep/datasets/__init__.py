@@ -50,7 +50,11 @@ class Reader(Protocol):
         ...
 
     def pairs(self, manifest: Manifest, split: str) -> list[ImagePair]:
-        """All pairs of a split in a fixed order. Raises UserError for a damaged data set."""
+        """All pairs of a split in a fixed order.
+
+        Raises:
+            UserError: For a damaged data set.
+        """
         ...
 
     def faults(self, manifest: Manifest) -> list[str]:
@@ -89,11 +93,14 @@ def open(
 ) -> LoadedPairs:
     """The pairs of a split with their images, read when they are asked for.
 
-    name: of a manifest, such as `clevr`, or a YAML file. root: the folder or URL of the data; by
-    default the manifest's. split: one of the manifest's. size: images are resized to size × size
-    px; by default they keep their size.
+    Args:
+        name: Of a manifest, such as `clevr`, or a YAML file.
+        root: The folder or URL of the data; by default the manifest's.
+        split: One of the manifest's.
+        size: Images are resized to size × size px; by default they keep their size.
 
-    Raises UserError for an unknown name or split, and for a folder that does not hold the data.
+    Raises:
+        UserError: For an unknown name or split, and for a folder that does not hold the data.
     """
     manifest = manifests.load(name, root=root)
     return LoadedPairs(manifest.root, pairs(manifest, split), size)

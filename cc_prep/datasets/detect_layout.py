@@ -51,8 +51,9 @@ class Recognised:
 def recognise(name: str, root: str, like: str | None = None, *, folder: str = "") -> Recognised:
     """The manifest of the data in `root`. Raises UserError that says what was found and missed.
 
-    like: a manifest whose preparation and trainings are taken; default: the layout's own. folder:
-    where the manifest will be, to which a relative root is relative in it.
+    Args:
+        like: A manifest whose preparation and trainings are taken; default: the layout's own.
+        folder: Where the manifest will be, to which a relative root is relative in it.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise UserError(f"the name {name!r} is not allowed", "Use only letters, digits, _ and -")
@@ -232,7 +233,8 @@ def _images(folder: str) -> set[str]:
 def _remedy_of_folders(root: str, images: dict[str, set[str]]) -> str | None:
     """How folders of images become pairs, if they can; None else.
 
-    images: the names of the images in each folder.
+    Args:
+        images: The names of the images in each folder.
     """
     with_sides = [name for name in images if folders.has_sides(root, f"{name}/")]
     if len(with_sides) == 1:

@@ -28,10 +28,12 @@ def read_every_image(
 ) -> tuple[dict[str, T], dict[str, RejectedPair]]:
     """What `look` makes of each image, and why others cannot be read, both by reference.
 
-    look: is given pixels uint8 [H, W, 3] and the encoded file, which is empty for a frame of a
-    video, in one of several threads. size: images are resized to size × size first; None leaves
-    them. An image that is named twice is read once. Both results are in the order of the names,
-    frames of a video in the order of their numbers.
+    Args:
+        look: Is given pixels uint8 [H, W, 3] and the encoded file, which is empty for a frame of a
+            video, in one of several threads.
+        size: Images are resized to size × size first; None leaves them. An image that is named
+            twice is read once. Both results are in the order of the names, frames of a video in the
+            order of their numbers.
     """
     in_order = sorted({*references}, key=_place)
 

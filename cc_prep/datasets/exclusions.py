@@ -59,7 +59,8 @@ def read(path: str) -> list[Exclusion]:
 def apply(manifest: Manifest, split: str, pairs: Sequence[ImagePair]) -> list[ImagePair]:
     """The pairs of a split without those that the manifest excludes.
 
-    Raises UserError for a row that names no pair of the split, or is of none of the splits.
+    Raises:
+        UserError: For a row that names no pair of the split, or is of none of the splits.
     """
     if manifest.exclude is None:
         return list(pairs)

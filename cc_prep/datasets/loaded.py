@@ -16,11 +16,13 @@ from cc_prep.records import ImagePair
 class LoadedPair:
     """A pair with its images.
 
-    record: what the data set says of it: id, captions, type of change and more. before, after:
-    uint8 [H, W, 3] RGB. mask, mask_before, mask_after: class ids uint8 [H, W], 0 unchanged and
-    1 … K the classes of `record.mask_classes`: the union and what vanished, in the size of before,
-    and what appeared, in that of after. None if the data set has no masks. All arrays may be
-    changed.
+    Attributes:
+        record: What the data set says of it: id, captions, type of change and more.
+        before, after: uint8 [H, W, 3] RGB.
+        mask, mask_before, mask_after: Class ids uint8 [H, W], 0 unchanged and 1 … K the classes of
+            `record.mask_classes`: the union and what vanished, in the size of before, and what
+            appeared, in that of after. None if the data set has no masks. All arrays may be
+            changed.
     """
 
     record: ImagePair
@@ -39,10 +41,13 @@ class LoadedPair:
 class LoadedPairs(Sequence[LoadedPair]):
     """The pairs of a split, whose images are read when a pair is asked for.
 
-    It has a length and indices, as a data set of PyTorch does. records: all pairs without their
-    images. size: images are resized to size × size px; None leaves them as they are.
+    It has a length and indices, as a data set of PyTorch does.
 
     Indexing raises `cc_prep.errors.RejectedPair` for an image that is missing or damaged.
+
+    Args:
+        records: All pairs without their images.
+        size: Images are resized to size × size px; None leaves them as they are.
     """
 
     def __init__(self, root: str, records: Sequence[ImagePair], size: int | None) -> None:

@@ -51,8 +51,13 @@ def split(
 ) -> Splitting:
     """Deals the pairs out; the same seed gives the same splits.
 
-    shares: of each split, any positive numbers. distance: in bits; None looks at no image. groups:
-    by id. Raises UserError where one cluster is larger than the largest split may be.
+    Args:
+        shares: Of each split, any positive numbers.
+        distance: In bits; None looks at no image.
+        groups: By id.
+
+    Raises:
+        UserError: Where one cluster is larger than the largest split may be.
     """
     if len({pair.id for pair in pairs}) < len(pairs):
         raise UserError("two pairs have the same id", "Give each pair its own id")

@@ -31,10 +31,13 @@ GROUP_ROWS = 1 << 14  # of a group of rows as we write it: small ones are read i
 class ShardFormat:
     """A kind of shard.
 
-    name: as in the provenance. folder: below an --out. write: a function of a path that returns a
-    writer with `add(key, sample)`, and a record of the file once the block ends. read: a function
-    of a path that yields (key, sample) in order. indexed: whether `index.parquet` holds the
-    positions of samples.
+    Attributes:
+        name: As in the provenance.
+        folder: Below an --out.
+        write: A function of a path that returns a writer with `add(key, sample)`, and a record of
+            the file once the block ends.
+        read: A function of a path that yields (key, sample) in order.
+        indexed: Whether `index.parquet` holds the positions of samples.
     """
 
     name: str
@@ -57,7 +60,8 @@ class ShardFormat:
 def require_as_written(digests: Mapping[str, str]) -> None:
     """Raises DamagedShard for a file that changed since it was written, and FileNotFoundError.
 
-    digests: the recorded SHA-256 of each file by its path.
+    Args:
+        digests: The recorded SHA-256 of each file by its path.
     """
     for path, sha256 in digests.items():
         if storage.sha256(path) != sha256:
@@ -91,10 +95,13 @@ def read_rows(data: bytes, schema: pa.Schema | None, path: str) -> list[dict[str
 
 
 def _bounded(file: pq.ParquetFile) -> pa.Table:
-    """The table of a file, read in parts. Raises ValueError for one that is too large.
+    """The table of a file, read in parts.
 
     A few kilobytes may stand for millions of equal rows. The metadata tell how many there are, but
     not how long their texts are, since a text of a dictionary is stored once.
+
+    Raises:
+        ValueError: For one that is too large.
     """
     metadata = file.metadata
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]

@@ -29,10 +29,13 @@ MAX_REGIONS = 10_000  # regions of a pair
 class Region:
     """A place where the images differ.
 
-    box: x0, y0, x1, y1 in px, of the cluster; x1 and y1 are outside. centre: x, y. area: px of its
-    mask. strength: summed difference of the cluster in levels of Lab. iou_before, iou_after: how
-    well the segmenter's mask in each image fits the cluster. kept: whether one of them fits well
-    enough; else the filled cluster is the mask.
+    Attributes:
+        box: x0, y0, x1, y1 in px, of the cluster; x1 and y1 are outside.
+        centre: X, y.
+        area: Px of its mask.
+        strength: Summed difference of the cluster in levels of Lab.
+        iou_before, iou_after: How well the segmenter's mask in each image fits the cluster.
+        kept: Whether one of them fits well enough; else the filled cluster is the mask.
     """
 
     box: tuple[int, int, int, int]
@@ -68,8 +71,10 @@ class Region:
 class FoundChange:
     """What was found in a pair of images.
 
-    method: the segmenter. mask: bool [H, W]; None where nothing was found. capped: whether so much
-    differs that nothing was marked.
+    Attributes:
+        method: The segmenter.
+        mask: Bool [H, W]; None where nothing was found.
+        capped: Whether so much differs that nothing was marked.
     """
 
     height: int
@@ -82,7 +87,11 @@ class FoundChange:
 
 @dataclass(frozen=True)
 class StoredChange:
-    """A sample of a shard: what its JSON says, and the change. mask_png: still encoded."""
+    """A sample of a shard: what its JSON says, and the change.
+
+    Attributes:
+        mask_png: Still encoded.
+    """
 
     key: str
     meta: dict[str, Any]
@@ -95,7 +104,11 @@ class StoredChange:
 
 
 def encode(ids: Mapping[str, str], change: FoundChange) -> dict[str, bytes]:
-    """A sample's members by extension. ids: what else its JSON says, such as its split."""
+    """A sample's members by extension.
+
+    Args:
+        ids: What else its JSON says, such as its split.
+    """
     meta = {
         **ids,
         "height": change.height,
@@ -111,7 +124,11 @@ def encode(ids: Mapping[str, str], change: FoundChange) -> dict[str, bytes]:
 
 
 def decode(key: str, members: Mapping[str, bytes]) -> StoredChange:
-    """A sample from its members. Raises DamagedShard for any that is not what it should be."""
+    """A sample from its members.
+
+    Raises:
+        DamagedShard: For any that is not what it should be.
+    """
     try:
         meta = strict_json.loads(members[JSON])
         height, width, method, capped = (
@@ -136,7 +153,8 @@ def decode(key: str, members: Mapping[str, bytes]) -> StoredChange:
 def decode_mask(data: bytes, height: Any, width: Any, key: str) -> np.ndarray:
     """A `.change.png` as uint8 [H, W] of 0 and 1.
 
-    Raises DamagedShard for one that is no image of that size, of 0 and 255 alone.
+    Raises:
+        DamagedShard: For one that is no image of that size, of 0 and 255 alone.
     """
     pixels = images.decode_stored(data)
     if pixels is None or pixels.shape[:2] != (height, width):

@@ -52,7 +52,11 @@ def encode(entities: Sequence[Entity], source: str) -> dict[str, Any]:
 
 
 def decode(row: Mapping[str, Any]) -> list[Entity]:
-    """The entities of a row, the best first. Raises DamagedShard where its lists do not fit."""
+    """The entities of a row, the best first.
+
+    Raises:
+        DamagedShard: Where its lists do not fit.
+    """
     phrases, scores = row["phrases"], row["scores"]
     if phrases is None or scores is None or len(phrases) != len(scores):
         raise DamagedShard(f"{row.get('key')}: its phrases and scores do not fit together")

@@ -65,8 +65,9 @@ def check(key: str, meta: Mapping[str, Any], members: Mapping[str, bytes]) -> No
 def decode(key: str, name: str, data: bytes | None, meta: Mapping[str, Any]) -> np.ndarray | None:
     """Class ids uint8 [H, W] of a member; None without one.
 
-    Raises DamagedShard for one that is no grey image of the frames' size, or has a class that the
-    JSON does not name.
+    Raises:
+        DamagedShard: For one that is no grey image of the frames' size, or has a class that the
+            JSON does not name.
     """
     if data is None:
         return None

@@ -96,7 +96,11 @@ class Videos:
         self.files: dict[str, h5py.File] = {}
 
     def frames(self, one: Named) -> np.ndarray:
-        """uint8 [F, H, W, 3]. Raises RejectedPair for a pair that is not there or no sequence."""
+        """uint8 [F, H, W, 3].
+
+        Raises:
+            RejectedPair: For a pair that is not there or no sequence.
+        """
         key, file = self.names.key(one), self.names.videos(one.kind)
         try:
             if file not in self.files:
@@ -162,7 +166,11 @@ def read_scores(folder: str, names: Names) -> dict[str, Any]:
 def scores_of(
     by_id: dict[str, Any], names: Names, one: Named, captions: tuple[str, ...], frames: int
 ) -> FrameScores:
-    """A pair's scores. Raises RejectedPair where they are not `[captions][frames]`."""
+    """A pair's scores.
+
+    Raises:
+        RejectedPair: Where they are not `[captions][frames]`.
+    """
     key, part = names.key_in(by_id, one), names.part(one.kind)
     entry = by_id.get(key)
     if part is not None and isinstance(entry, dict):
@@ -199,7 +207,11 @@ class Exporter:
         self.scores: dict[str, Any] = {}
 
     def add_frames(self, one: Named, frames: np.ndarray) -> None:
-        """A sequence, uint8 [F, H, W, 3]. Raises UserError if there is one of its name."""
+        """A sequence, uint8 [F, H, W, 3].
+
+        Raises:
+            UserError: If there is one of its name.
+        """
         name = self.names.videos(one.kind)
         if name not in self.files:
             self.files[name] = h5py.File(self.folder / name, "w")

@@ -97,7 +97,8 @@ def write(folder: str, provenance: dict[str, Any]) -> None:
 def planned(folder: str) -> list[str]:
     """The shards that a folder's job has planned, of any version; none without provenance.
 
-    Raises UserError for a damaged one.
+    Raises:
+        UserError: For a damaged one.
     """
     path = storage.join(folder, FILE)
     try:
@@ -112,7 +113,8 @@ def planned(folder: str) -> list[str]:
 def read(folder: str) -> dict[str, Any] | None:
     """A folder's provenance; None where it has none.
 
-    Raises UserError for a damaged one, and for a format of another version than this package's.
+    Raises:
+        UserError: For a damaged one, and for a format of another version than this package's.
     """
     path = storage.join(folder, FILE)
     try:

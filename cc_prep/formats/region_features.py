@@ -53,7 +53,11 @@ class RegionRow:
 
 
 def decode(key: str, row: Mapping[str, Any]) -> RegionRow:
-    """A row as a record. Raises DamagedShard where its lists do not fit together."""
+    """A row as a record.
+
+    Raises:
+        DamagedShard: Where its lists do not fit together.
+    """
     try:
         before, after = (
             np.array(row[name], np.float32).reshape(len(row[name]), -1 if row[name] else 0)

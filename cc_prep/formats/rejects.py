@@ -41,7 +41,11 @@ def encodable(text: str) -> str:
 
 
 def read(folder: str) -> list[Reject]:
-    """The rows; none where there is no such file. Raises DamagedShard for a damaged one."""
+    """The rows; none where there is no such file.
+
+    Raises:
+        DamagedShard: For a damaged one.
+    """
     try:
         data = storage.read_bytes(storage.join(folder, FILE))
     except FileNotFoundError:

@@ -70,10 +70,14 @@ def export(
 ) -> dict[str, int]:
     """Writes the pairs of training shards with features; how many images and pairs.
 
-    shards: their paths. target: a folder without an earlier export; the files appear there when all
-    are complete. end_mark: captions end with <END>, as SCORER's; DUDA's do not. Raises UserError
-    for pairs without features, for images without numbers or with gaps between them, and for two
-    images or two splits of one number.
+    Args:
+        shards: Their paths.
+        target: A folder without an earlier export; the files appear there when all are complete.
+        end_mark: Captions end with <END>, as SCORER's; DUDA's do not.
+
+    Raises:
+        UserError: For pairs without features, for images without numbers or with gaps between them,
+            and for two images or two splits of one number.
     """
     target = storage.local_folder(target)
     _check_target(target)
@@ -115,7 +119,8 @@ def _check_target(target: str) -> None:
 class _Numbers:
     """Numbers of images and of splits, so that no number is used twice.
 
-    reference_of: the image by (folder, file name).
+    Args:
+        reference_of: The image by (folder, file name).
     """
 
     def __init__(self) -> None:

@@ -60,8 +60,10 @@ def encode(
 
 
 def decode(row: Row) -> FrameScores:
-    """The scores of a row. Raises DamagedShard where its lists don't fit together, or one of
-    them is no finite number.
+    """The scores of a row.
+
+    Raises:
+        DamagedShard: Where its lists don't fit together, or one of them is no finite number.
     """
     try:
         frames = len(row["penalty"])

@@ -117,7 +117,8 @@ class StoredSequence:
 def number_of(kind: str, name: str) -> int | None:
     """The frame's number in a member's name such as `f08.png`; None for other members.
 
-    kind: `f` for frames, `t` for true frames.
+    Args:
+        kind: `f` for frames, `t` for true frames.
     """
     matched = FRAME_MEMBER.fullmatch(name)
     return int(matched["number"]) if matched and matched["kind"] == kind else None
@@ -132,7 +133,8 @@ def encode(
 ) -> dict[str, bytes]:
     """A sample's members by extension, in the order in which they are stored.
 
-    threads: how many frames are encoded at a time.
+    Args:
+        threads: How many frames are encoded at a time.
     """
     pair, frames = sequence.pair, sequence.frames
     mask_meta, mask_files = mask_members.encode(sequence)
@@ -162,7 +164,11 @@ def read(path: str) -> Iterator[StoredSequence]:
 
 
 def decode(key: str, members: Mapping[str, bytes]) -> StoredSequence:
-    """A sample from its members. Raises DamagedShard where its JSON does not describe one."""
+    """A sample from its members.
+
+    Raises:
+        DamagedShard: Where its JSON does not describe one.
+    """
     files = dict(members)
     try:
         meta = strict_json.loads(files.pop("json"))

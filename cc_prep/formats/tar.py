@@ -35,8 +35,10 @@ class DamagedShard(Exception):
 class Written:
     """What a finished shard holds.
 
-    spans: offset and bytes of each sample's members by its key. checksums: the CRC-32C of these
-    bytes, likewise. index: a row a sample, in order, for a format with an index.
+    Attributes:
+        spans: Offset and bytes of each sample's members by its key.
+        checksums: The CRC-32C of these bytes, likewise.
+        index: A row a sample, in order, for a format with an index.
     """
 
     samples: int = 0
@@ -63,9 +65,12 @@ class _CheckedHeader(tarfile.TarInfo):
 
 
 def open_tar(file: BinaryIO, mode: Literal["r:", "r|"] = "r:") -> tarfile.TarFile:
-    """A tar for reading its members in order. mode: `r|` for a file that cannot seek.
+    """A tar for reading its members in order.
 
     Opening and reading it raise tarfile.TarError, EOFError and ValueError for damage.
+
+    Args:
+        mode: `r|` for a file that cannot seek.
     """
     return tarfile.open(fileobj=file, mode=mode, tarinfo=_CheckedHeader, errorlevel=2)
 
@@ -134,7 +139,8 @@ def read_shard(path: str) -> Iterator[tuple[str, dict[str, bytes]]]:
 def decoded(path: str, decode: Callable[[str, dict[str, bytes]], Sample]) -> Iterator[Sample]:
     """The samples of a shard, one in memory at a time. Raises DamagedShard, which names the shard.
 
-    decode: from a key and its members by extension to a sample; it may raise DamagedShard.
+    Args:
+        decode: From a key and its members by extension to a sample; it may raise DamagedShard.
     """
     for key, members in read_shard(path):
         try:
@@ -190,7 +196,9 @@ def read_part(data: bytes, path: str) -> Iterator[tuple[str, dict[str, bytes]]]:
 def check_end(file: BinaryIO, end: int, path: str) -> None:
     """Raises DamagedShard unless zeros alone, at least the end mark, are behind the last member.
 
-    file: one that can seek. end: the offset behind the last member.
+    Args:
+        file: One that can seek.
+        end: The offset behind the last member.
     """
     if file.seek(0, io.SEEK_END) < end + END_MARK:
         raise DamagedShard(f"{path}: is cut short")
@@ -230,7 +238,10 @@ def checksum(data: bytes) -> int:
 def checksums(path: str, spans: Mapping[str, tuple[int, int]]) -> dict[str, int]:
     """The CRC-32C of each sample's bytes by its key.
 
-    spans: offset and bytes of the samples by their keys. Raises FileNotFoundError.
+    Raises FileNotFoundError.
+
+    Args:
+        spans: Offset and bytes of the samples by their keys.
     """
     with storage.open_read(path) as file:
         found = {}
@@ -241,7 +252,11 @@ def checksums(path: str, spans: Mapping[str, tuple[int, int]]) -> dict[str, int]
 
 
 def parts_of(member: tarfile.TarInfo, path: str) -> tuple[str, str]:
-    """Key and extension of a member. Raises DamagedShard for what has no place in a shard."""
+    """Key and extension of a member.
+
+    Raises:
+        DamagedShard: For what has no place in a shard.
+    """
     key, _, extension = member.name.partition(".")
     if not member.isfile():
         raise DamagedShard(f"{path}: {member.name!r} is no regular file")

@@ -110,9 +110,12 @@ class Features:
 class TrainingSample:
     """A sample of a shard, its arrays decoded.
 
-    tokens: int16 [F, h, w]. scores: float32 [2, captions, F]. images: still encoded, by frame.
-    features: of some frames, where the shard has them. mask_png, mask_before_png, mask_after_png
-    and change_png, the found mask: still encoded, where it has them.
+    Attributes:
+        tokens: int16 [F, h, w].
+        scores: float32 [2, captions, F].
+        images: Still encoded, by frame.
+        features: Of some frames, where the shard has them. mask_png, mask_before_png,
+            mask_after_png and change_png, the found mask: still encoded, where it has them.
     """
 
     key: str
@@ -136,8 +139,11 @@ class TrainingSample:
     def mask(self) -> np.ndarray | None:
         """Class ids uint8 [H, W] of where something changed: 0 unchanged, 1 … K `mask_classes`.
 
-        None where it is not known. Raises DamagedShard for one that is no image of the frames'
-        size, or has a class that the JSON does not name.
+        None where it is not known.
+
+        Raises:
+            DamagedShard: For one that is no image of the frames' size, or has a class that the JSON
+                does not name.
         """
         return mask_members.decode(self.key, mask_members.UNION, self.mask_png, self.meta)
 
@@ -172,8 +178,9 @@ def encode(
 ) -> dict[str, bytes]:
     """A sample's members by extension, in the order in which they are stored.
 
-    image_frames: frames whose images are stored. processing_meta: interpolator, scorer, tokenizer,
-    keyframes.
+    Args:
+        image_frames: Frames whose images are stored.
+        processing_meta: Interpolator, scorer, tokenizer, keyframes.
     """
     frames = sequence.frames
     count, height, width = frames.shape[:3]
@@ -213,7 +220,11 @@ def ordered(extensions: Iterable[str]) -> list[str]:
 
 
 def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
-    """A sample from its members. Raises DamagedShard for any that does not hold what it should."""
+    """A sample from its members.
+
+    Raises:
+        DamagedShard: For any that does not hold what it should.
+    """
     if "tokens.npy" not in members and "f01.png" in members:
         raise tar.DamagedShard(f"{key}: a sequence of `cc-prep interpolate`, not yet of `build`")
     try:
@@ -299,7 +310,8 @@ FORMAT = ShardFormat(
 def index_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
     """What the index holds of a sample's JSON; None for what that does not say.
 
-    Raises ValueError for a value of another type than the index's.
+    Raises:
+        ValueError: For a value of another type than the index's.
     """
     row = {}
     for name, kind in INDEX_META:
@@ -365,8 +377,11 @@ def read_at(
 ) -> TrainingSample:
     """The sample at a range of bytes of a shard.
 
-    checksum: the CRC-32C that these bytes must have; None where it is not known, or not asked for.
     Raises DamagedShard and FileNotFoundError.
+
+    Args:
+        checksum: The CRC-32C that these bytes must have; None where it is not known, or not asked
+            for.
     """
     data = storage.read_range(path, offset, size)
     if len(data) != size:

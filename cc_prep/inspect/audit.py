@@ -27,9 +27,10 @@ def contradictions(
 ) -> Iterator[Exclusion]:
     """Pairs whose flag, captions and mask do not agree.
 
-    mask_classes: the classes in the mask of each pair whose mask could be read, by key; none of
-        them where it is zero everywhere. A mask of named classes, such as buildings, shows changes
-        of these alone: where it is empty, something else may have changed.
+    Args:
+        mask_classes: The classes in the mask of each pair whose mask could be read, by key; none of
+            them where it is zero everywhere. A mask of named classes, such as buildings, shows
+            changes of these alone: where it is empty, something else may have changed.
     """
     for pair in pairs:
         unchanged = sum(map(says_nothing_changed, pair.captions))
@@ -57,9 +58,10 @@ def near_duplicates(
 ) -> Iterator[Exclusion]:
     """Pairs both of whose images are nearly those of a pair of another split.
 
-    hashes: 64 bits of each image that could be read, by its reference. So that a test split stays
-    whole, a pair of `test` is never named, one of `val` only for one of `test`, and of other splits
-    that of the larger one.
+    Args:
+        hashes: 64 bits of each image that could be read, by its reference. So that a test split
+            stays whole, a pair of `test` is never named, one of `val` only for one of `test`, and
+            of other splits that of the larger one.
     """
     counts = Counter(pair.split for pair in pairs)
     # Of two splits, the one whose pair is named comes first here.

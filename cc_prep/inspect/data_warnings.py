@@ -66,7 +66,8 @@ def of_images(
 ) -> tuple[list[str], list[str]]:
     """Notes and faults of images that are the same pixel by pixel.
 
-    digests: of each image that could be read, by its reference.
+    Args:
+        digests: Of each image that could be read, by its reference.
     """
     notes, splits_of = [], defaultdict[str, dict[str, str]](dict)
     ends: dict[tuple[str, str], list[str]] = defaultdict(list)

@@ -24,7 +24,11 @@ NAME = "README.md"
 
 @dataclass(frozen=True)
 class Feature:
-    """A member of a sample as `datasets` types it. depth: of nested lists; 0 for a plain value."""
+    """A member of a sample as `datasets` types it.
+
+    Attributes:
+        depth: Of nested lists; 0 for a plain value.
+    """
 
     name: str
     dtype: str
@@ -35,7 +39,11 @@ class Feature:
 def write(path: str, licence: str | None) -> str:
     """Writes the card of the training shards in `path` or in its shards/; the card's path.
 
-    licence: of the shards, an SPDX identifier. Raises UserError where there are no shards.
+    Args:
+        licence: Of the shards, an SPDX identifier.
+
+    Raises:
+        UserError: Where there are no shards.
     """
     folder = verification.find_one(path, training_shards.FORMAT)
     record = provenance.read(folder)

@@ -88,7 +88,8 @@ def measure(
 ) -> dict[str, Any]:
     """FID, KID, precision and recall of `generated` against `real`, uint8 [H, W, 3] each.
 
-    inception: the file of torch-fidelity's Inception weights; None takes EfficientNet-Lite0.
+    Args:
+        inception: The file of torch-fidelity's Inception weights; None takes EfficientNet-Lite0.
     """
     if inception is not None and not Path(inception).is_file():
         raise UserError(f"--inception {inception}: no such file", "Give torch-fidelity's .pth")
@@ -130,7 +131,10 @@ def figures(
 ) -> dict[str, Any]:
     """Fidelity of interpolated frames and of reconstructions, as far as both are in `path`.
 
-    folders: by name of their format. Raises UserError and DamagedShard.
+    Raises UserError and DamagedShard.
+
+    Args:
+        folders: By name of their format.
     """
     sequence_folder = folders.get(sequences.FORMAT.name)
     if sequence_folder is None:
@@ -158,7 +162,9 @@ def sides(
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The first and the second image of up to MAX_IMAGES pairs, uint8 [H, W, 3] each.
 
-    size: they are kept as squares of this side in px, which takes less memory; None as they are.
+    Args:
+        size: They are kept as squares of this side in px, which takes less memory; None as they
+            are.
     """
     generated: list[np.ndarray] = []
     real: list[np.ndarray] = []
@@ -215,7 +221,8 @@ def matched(
 ) -> Iterator[tuple[StoredSequence, TrainingSample]]:
     """The sequence and the sample of each pair that has both; one of each is in memory at a time.
 
-    both: their keys. The two must be in one order, as shards of one name are.
+    Args:
+        both: Their keys. The two must be in one order, as shards of one name are.
     """
     yield from zip(
         (sequence for sequence in stored if sequence.key in both),

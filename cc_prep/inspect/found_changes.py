@@ -27,9 +27,12 @@ def figures(
     """How much was found, and the IoU of found and true masks over the changed pairs.
 
     True masks are read from the sequences or the training shards in the same OUT; without them the
-    figures say nothing of the truth. most: look at about so many pairs only.
+    figures say nothing of the truth.
 
     Raises DamagedShard.
+
+    Args:
+        most: Look at about so many pairs only.
     """
     record = provenance.read(folder) or {}
     shard_records: dict[str, dict[str, Any]] = record.get("shards", {})

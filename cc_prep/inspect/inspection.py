@@ -36,9 +36,11 @@ NO_MASK = "no mask"  # of pairs of which it is not known where they changed
 class Inspection:
     """Counts over all splits, what is odd (notes) and what is wrong (faults), each one line.
 
-    masks: pairs by what their masks show. rejects: pairs that a job would reject, by reason;
-    rejected has the name of each. excluded: pairs of each split that the manifest leaves out.
-    audit: pairs with labels that cannot all be right, by reason; findings has each of them.
+    Attributes:
+        masks: Pairs by what their masks show.
+        rejects: Pairs that a job would reject, by reason; rejected has the name of each.
+        excluded: Pairs of each split that the manifest leaves out.
+        audit: Pairs with labels that cannot all be right, by reason; findings has each of them.
     """
 
     dataset: str
@@ -89,8 +91,12 @@ def inspect(
 ) -> Inspection:
     """Reads every annotation and decodes every image once.
 
-    limit: look at the images, masks and features of at most so many pairs of a split. progress is
-    told how many images of how many are done. Raises UserError if the data set is not there.
+    Args:
+        limit: Look at the images, masks and features of at most so many pairs of a split. progress
+            is told how many images of how many are done.
+
+    Raises:
+        UserError: If the data set is not there.
     """
     inspection = Inspection(manifest.name)
     pairs = {split: datasets.pairs(manifest, split) for split in splits}

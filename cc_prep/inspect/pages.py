@@ -28,5 +28,9 @@ def environment(*folders: Path) -> jinja2.Environment:
 
 
 def data_url(data: bytes, kind: str) -> str:
-    """An encoded image as a URL that holds it. kind: `jpeg` or `png`."""
+    """An encoded image as a URL that holds it.
+
+    Args:
+        kind: `jpeg` or `png`.
+    """
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"

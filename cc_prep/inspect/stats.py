@@ -23,9 +23,10 @@ def sequence_figures(
 ) -> dict[str, Any]:
     """Counts, sizes, motion, and quality against the true frames where there are any.
 
-    most: look at about so many sequences only, in shards spread over the folder.
-
     Raises UserError without provenance, DamagedShard for a damaged shard.
+
+    Args:
+        most: Look at about so many sequences only, in shards spread over the folder.
     """
     record = provenance.read(folder) or {}
     counts: dict[str, Counter[str]] = {k: Counter() for k in ("split", "kind", "change_type")}
@@ -79,7 +80,8 @@ def spread(shard_records: dict[str, dict[str, Any]], most: int | None) -> list[s
 def against_truth(frames: np.ndarray, truth: dict[int, np.ndarray]) -> dict[str, dict[int, float]]:
     """PSNR in dB and SSIM of interpolated frames against the true ones, by frame number.
 
-    frames: uint8 [F, H, W, 3].
+    Args:
+        frames: uint8 [F, H, W, 3].
     """
     if not truth:
         return {}

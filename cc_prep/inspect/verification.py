@@ -37,7 +37,8 @@ FRAMELESS = (changes.FORMAT.name, region_features.FORMAT.name, entities.FORMAT.n
 def find(folder: str, kinds: tuple[ShardFormat, ...] = FORMATS) -> list[tuple[str, ShardFormat]]:
     """The outputs of jobs in `folder`: itself, or the folders in it that jobs write.
 
-    Raises UserError if there is none.
+    Raises:
+        UserError: If there is none.
     """
     by_name = {kind.name: kind for kind in kinds}
     outputs = []

@@ -20,7 +20,8 @@ HEAD = 512  # bytes of a file that tell its kind
 def what_it_is(head: bytes) -> tuple[str, str] | None:
     """What is in the place of an image or a video, and a remedy; None where nobody can tell.
 
-    head: the first HEAD bytes of the file, or all of it.
+    Args:
+        head: The first HEAD bytes of the file, or all of it.
     """
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
     if not head:

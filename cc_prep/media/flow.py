@@ -17,8 +17,10 @@ def grey(image: np.ndarray) -> np.ndarray:
 class OpticalFlow:
     """The flow from one grey image to another, float32 [H, W, 2] (x, y in px).
 
-    preset: FAST or MEDIUM. threads: DIS divides its work by threads, and its result with it; None
-    leaves OpenCV's setting. A flow depends on its two images alone.
+    Args:
+        preset: FAST or MEDIUM.
+        threads: DIS divides its work by threads, and its result with it; None leaves OpenCV's
+            setting. A flow depends on its two images alone.
     """
 
     def __init__(self, preset: int, threads: int | None = None) -> None:

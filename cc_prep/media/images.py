@@ -59,7 +59,8 @@ def read(reference: str, size: int | None = None) -> np.ndarray:
     and transparent images become 8-bit RGB (alpha is dropped, as the field's code does); a camera's
     EXIF rotation is applied; of an animation the first frame is taken.
 
-    Raises RejectedPair for a file that is missing, damaged, no image, or outside the size limits.
+    Raises:
+        RejectedPair: For a file that is missing, damaged, no image, or outside the size limits.
     """
     if is_frame(reference):
         return resize(video.read_frame(*frame_of(reference)), size)
@@ -72,7 +73,11 @@ def is_frame(reference: str) -> bool:
 
 
 def frame_of(reference: str) -> tuple[str, int]:
-    """A video and the number of a frame in it. Raises RejectedPair where that is no number."""
+    """A video and the number of a frame in it.
+
+    Raises:
+        RejectedPair: Where that is no number.
+    """
     path, _, frame = reference.rpartition(FRAME)
     if not re.fullmatch(FRAME_NUMBER, frame):
         raise RejectedPair(Reason.UNREADABLE_VIDEO, f"{reference}: {frame!r} is no frame's number")
@@ -80,7 +85,11 @@ def frame_of(reference: str) -> tuple[str, int]:
 
 
 def read_encoded(reference: str) -> bytes:
-    """The bytes of the image file at a path or URL. Raises RejectedPair where there are none."""
+    """The bytes of the image file at a path or URL.
+
+    Raises:
+        RejectedPair: Where there are none.
+    """
     try:
         return storage.read_bytes(reference, MAX_BYTES)
     except FileNotFoundError:
@@ -207,7 +216,8 @@ def encode_image(image: np.ndarray, codec: str, quality: int) -> bytes:
 def resize(image: np.ndarray, size: int | tuple[int, int] | None) -> np.ndarray:
     """`image` uint8 [H, W, 3] in another size: bicubic with antialiasing, as ProCap.
 
-    size: height and width in px, or the side of a square; None leaves the image as it is.
+    Args:
+        size: Height and width in px, or the side of a square; None leaves the image as it is.
     """
     height, width = (size, size) if isinstance(size, int) else size or image.shape[:2]
     if image.shape[:2] == (height, width):
@@ -247,7 +257,10 @@ def _top(values: np.ndarray, mode: str) -> float:
     """The value of white in a deep image: 65535, but of floats what the image's own values suggest.
 
     Floats go to 1, 255 or 65535: the smallest of these that they pass by half at most, as
-    resampling does. Raises ValueError for what is no number.
+    resampling does.
+
+    Raises:
+        ValueError: For what is no number.
     """
     if not np.isfinite(values).all():
         raise ValueError("a pixel that is no finite number")

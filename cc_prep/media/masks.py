@@ -29,8 +29,10 @@ HALF = 127  # of a lossy mask: values around an edge are neither of the two
 class Masks(NamedTuple):
     """Class ids uint8 [H, W] of one pair, None where they are not known.
 
-    union: of the two sides. before: what vanished, where it is in the before image. after: what
-    appeared, where it is in the after image.
+    Attributes:
+        union: Of the two sides.
+        before: What vanished, where it is in the before image.
+        after: What appeared, where it is in the after image.
     """
 
     union: np.ndarray | None = None
@@ -58,8 +60,10 @@ UNKNOWN_SIZES = ImageSizes()
 class Shown:
     """What the masks of a pair show.
 
-    classes: of change. with_greys: the masks that were read as "all but 0 is changed", and have
-    values between black and white.
+    Attributes:
+        classes: Of change.
+        with_greys: The masks that were read as "all but 0 is changed", and have values between
+            black and white.
     """
 
     classes: frozenset[int]
@@ -79,9 +83,10 @@ def of_pair(
 ) -> Masks:
     """The masks that a pair names, in the size of its frames. Raises RejectedPair.
 
-    height, width: of the frames. Where the data set has the two sides and no union, it is made of
-    them: where both have a class, it is that of the after image. Of maps of land cover, places of
-    the same class on both sides count as unchanged, also beside a union.
+    Args:
+        height, width: Of the frames. Where the data set has the two sides and no union, it is made
+            of them: where both have a class, it is that of the after image. Of maps of land cover,
+            places of the same class on both sides count as unchanged, also beside a union.
     """
 
     def in_size(mask: StoredMask | None) -> np.ndarray | None:
@@ -102,8 +107,11 @@ def shown(
 ) -> Shown | None:
     """What a pair's masks show, in the size in which they are stored; None where it has none.
 
-    frames: the size of the frames, for which a mask may have been made. Raises RejectedPair where
-    `of_pair` does.
+    Args:
+        frames: The size of the frames, for which a mask may have been made.
+
+    Raises:
+        RejectedPair: Where `of_pair` does.
     """
     if pair.mask is pair.mask_before is pair.mask_after is None:
         return None
@@ -166,11 +174,15 @@ def _check_shape(mask: tuple[int, ...], image: Size, frames: Size | None, name: 
 def read(reference: str, values: Values = ()) -> np.ndarray:
     """The mask at a path or URL as class ids uint8 [H, W].
 
-    values: (pixel, class id), where a pixel is the value of its first channel or a colour of three.
-    Where they are numbers, a palette's indices count and not its colours. Numbers of 16 or 32 bits
-    are not scaled, as those of images are. Without values a pixel that is not 0 in some channel is
-    of class 1; in a lossy format, which changes values, one above half. Raises RejectedPair for
-    what `images.read` rejects and for a value that is not known.
+    Args:
+        values: (pixel, class id), where a pixel is the value of its first channel or a colour of
+            three. Where they are numbers, a palette's indices count and not its colours. Numbers of
+            16 or 32 bits are not scaled, as those of images are. Without values a pixel that is not
+            0 in some channel is of class 1; in a lossy format, which changes values, one above
+            half.
+
+    Raises:
+        RejectedPair: For what `images.read` rejects and for a value that is not known.
     """
     return _read(reference, values).ids
 
@@ -201,7 +213,10 @@ def _has_greys(levels: np.ndarray) -> bool:
 def _check_alpha(ids: np.ndarray, pixels: np.ndarray, alpha: np.ndarray, name: str) -> None:
     """Raises RejectedPair for a mask whose shape is drawn by what is transparent.
 
-    ids: uint8 [H, W], read from the colours alone. pixels: uint8 [H, W, 3]. alpha: uint8 [H, W].
+    Args:
+        ids: uint8 [H, W], read from the colours alone.
+        pixels: uint8 [H, W, 3].
+        alpha: uint8 [H, W].
     """
     if alpha.min() == alpha.max():
         return
@@ -218,7 +233,9 @@ def _check_alpha(ids: np.ndarray, pixels: np.ndarray, alpha: np.ndarray, name: s
 class Decoded:
     """A mask's file: pixels uint8 [H, W, 3], alpha uint8 [H, W] where it has some.
 
-    is_lossy: its format changes values. is_indexed: the pixels are the indices of a palette.
+    Attributes:
+        is_lossy: Its format changes values.
+        is_indexed: The pixels are the indices of a palette.
     """
 
     pixels: np.ndarray
@@ -230,7 +247,10 @@ class Decoded:
 def _decoded(data: bytes, name: str, values: Values) -> Decoded:
     """What is in an image file. What the file is, its content says, whatever its name.
 
-    values: as for `read`. Raises RejectedPair, which names `name`.
+    Raises RejectedPair, which names `name`.
+
+    Args:
+        values: As for `read`.
     """
     pixels = images.decode(data, name)
     has_colours = bool(values) and len(values[0][0]) > 1
@@ -263,8 +283,12 @@ def _is_lossy(image: Image.Image, data: bytes) -> bool:
 def _eight_bits(numbers: np.ndarray, name: str, are_classes: bool) -> np.ndarray:
     """Values uint8 [H, W] of those of a deep image.
 
-    are_classes: each value counts, and not only whether it is 0. An 8-bit mask that was saved with
-    16 bits has all its values times 257. Raises RejectedPair for values beyond 255.
+    Args:
+        are_classes: Each value counts, and not only whether it is 0. An 8-bit mask that was saved
+            with 16 bits has all its values times 257.
+
+    Raises:
+        RejectedPair: For values beyond 255.
     """
     if not are_classes:  # less than 0 is what maps say of places without data
         eight_bit = (numbers > 0).astype(np.uint8)
@@ -283,8 +307,10 @@ def _eight_bits(numbers: np.ndarray, name: str, are_classes: bool) -> np.ndarray
 def class_ids(pixels: np.ndarray, values: Values, name: str) -> np.ndarray:
     """Class ids uint8 [H, W] of pixels uint8 [H, W, 3].
 
-    values: (pixel, class id), all of one channel or all of three. Raises RejectedPair, which names
-    `name`, for a pixel that is not among them.
+    Raises RejectedPair, which names `name`, for a pixel that is not among them.
+
+    Args:
+        values: (pixel, class id), all of one channel or all of three.
     """
     channels = len(values[0][0])
     codes = _codes(pixels[..., :channels])

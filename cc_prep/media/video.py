@@ -30,7 +30,8 @@ SECONDS_A_FRAME = 30.0
 def read_frame(path: str, index: int) -> np.ndarray:
     """Frame `index` (from 0) of a local video file, uint8 [H, W, 3] RGB.
 
-    Raises RejectedPair for a missing or damaged video, a frame past its end, or no answer in time.
+    Raises:
+        RejectedPair: For a missing or damaged video, a frame past its end, or no answer in time.
     """
     answer = _ask(path, index)
     shape = SHAPE.unpack_from(answer)

@@ -35,7 +35,11 @@ class VideoFrames:
         self.expect(())
 
     def expect(self, references: Iterable[str]) -> None:
-        """Forgets what was expected before. references: in their order of use."""
+        """Forgets what was expected before.
+
+        Args:
+            references: In their order of use.
+        """
         with self._lock:
             self._upcoming = deque(filter(_has_number, references))
             self._distinct = set(self._upcoming)

@@ -58,8 +58,11 @@ def recompute_in_backward(f: Callable[[Tensor], Tensor], x: Tensor) -> Iterator[
 class RowMask:
     """A mask that is all true but for some consecutive rows, which are computed by themselves.
 
-    For all other rows there is no mask, so that a GPU takes its fast kernels. first: the first of
-    these rows. visible: bool [R, L], whether each may look at a column.
+    For all other rows there is no mask, so that a GPU takes its fast kernels.
+
+    Attributes:
+        first: The first of these rows.
+        visible: Bool [R, L], whether each may look at a column.
     """
 
     first: int
@@ -157,7 +160,8 @@ class MLP(nn.Module):
 def _gated(x: Tensor, inplace: bool = False) -> Tensor:
     """QuickGELU, x · sigmoid(1.702 x), of 1.702 x: a tensor where written out it takes three.
 
-    inplace: written over x, which must then be needed no more, and by no backward pass either.
+    Args:
+        inplace: Written over x, which must then be needed no more, and by no backward pass either.
     """
     return F.silu(x, inplace=inplace).mul_(1 / 1.702)
 
@@ -234,9 +238,10 @@ class TextEncoder(nn.Module):
         return {"positional_embedding", "text_projection"}
 
     def encode_text(self, tokens: Tensor) -> Tensor:
-        """tokens: int64 [N, L], L at most the context, padded with 0 → embeddings [N, E].
+        """The embedding is taken at the largest token id, which is the end of the text.
 
-        The embedding is taken at the largest token id, which is the end of the text.
+        Args:
+            tokens: int64 [N, L], L at most the context, padded with 0 → embeddings [N, E].
         """
         x = self.token_embedding(tokens) + self.positional_embedding[: tokens.shape[1]]
         x = self.ln_final(self.transformer(x, causal=True))

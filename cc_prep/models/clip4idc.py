@@ -54,7 +54,9 @@ class Sizes(Section):
 class Config(Sizes):
     """Sizes of a CLIP4IDC.
 
-    intra_layers: how many blocks see one image alone. vocabulary: byte pairs that have a vector.
+    Attributes:
+        intra_layers: How many blocks see one image alone.
+        vocabulary: Byte pairs that have a vector.
     """
 
     intra_layers: int
@@ -199,8 +201,12 @@ class CLIP4IDC(TextEncoder):
     def score_tokens(self, tokens: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
         """How well (before, frame) and (frame, after) fit the captions, for every frame.
 
-        tokens: of `encode_frames`, [F, T, W], before first and after last. text: embeddings [C, E].
-        Returns `bef_inter_sim` and `inter_aft_sim`, logits [C, F] each.
+        Args:
+            tokens: Of `encode_frames`, [F, T, W], before first and after last.
+            text: Embeddings [C, E].
+
+        Returns:
+            `bef_inter_sim` and `inter_aft_sim`, logits [C, F] each.
         """
         # (before, after) is the last pair of the one and the first of the other: encoded once.
         first, last = (end.expand_as(tokens) for end in (tokens[:1], tokens[-1:]))
@@ -211,9 +217,10 @@ class CLIP4IDC(TextEncoder):
     def image_similarity(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """How similar each frame is to either end by the images alone: logits [F] each.
 
-        tokens: of `encode_frames`, [F, T, W]. The cosine between the frames' mean tokens, on the
-        scale of the captions' logits, so that the same keyframe rule fits both. In float32, as
-        `similarity`.
+        Args:
+            tokens: Of `encode_frames`, [F, T, W]. The cosine between the frames' mean tokens, on
+                the scale of the captions' logits, so that the same keyframe rule fits both. In
+                float32, as `similarity`.
         """
         with torch.autocast(tokens.device.type, enabled=False):
             mean = tokens.float().mean(dim=1)

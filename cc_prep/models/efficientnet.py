@@ -53,7 +53,8 @@ class EfficientNetLite0(nn.Module):
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> EfficientNetLite0:
         """A frozen network with a checkpoint's tensors; its classifier is not used.
 
-        Raises UserError for another network's tensors.
+        Raises:
+            UserError: For another network's tensors.
         """
         network = cls()
         own = {name: tensor for name, tensor in tensors.items() if not name.startswith("_fc.")}

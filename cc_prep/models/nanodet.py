@@ -118,7 +118,11 @@ class NanoDet(nn.Module):
         return torch.cat(scores, dim=1), torch.cat(boxes, dim=1)
 
     def outputs(self, images: Tensor) -> list[Tensor]:
-        """What the head of each stride gives: logits [N, places, 80 + 4 · 11]. images: see above"""
+        """What the head of each stride gives: logits [N, places, 80 + 4 · 11].
+
+        Args:
+            images: See above
+        """
         x = F.max_pool2d(self.stem((255 * images.flip(1) - self.mean) / self.std), 3, 2, 1)
         levels = []
         for stage in self.stages:

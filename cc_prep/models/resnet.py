@@ -34,7 +34,11 @@ class ResNet101(ResNet):
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> ResNet101:
-        """A frozen network with a checkpoint's tensors. Raises UserError for another network's."""
+        """A frozen network with a checkpoint's tensors.
+
+        Raises:
+            UserError: For another network's.
+        """
         network = cls()
         own = {name: t.float() for name, t in tensors.items() if not name.startswith(UNUSED)}
         try:

@@ -28,10 +28,11 @@ LARGE_MOTION_PX = 32.0
 class RIFE(nn.Module):
     """Midpoint network.
 
-    pad_multiple: images are zero-padded right and bottom to a multiple of this; 128 is what the
-        release does, 32 is the least the network takes. Frames differ slightly between the two.
-    refine: add the residual of the checkpoint's refinement nets (the release leaves it off).
-    padding_mode: `zeros`, or `replicate` for the images' border pixels.
+    Args:
+        pad_multiple: Images are zero-padded right and bottom to a multiple of this; 128 is what the
+            release does, 32 is the least the network takes. Frames differ slightly between the two.
+        refine: Add the residual of the checkpoint's refinement nets (the release leaves it off).
+        padding_mode: `zeros`, or `replicate` for the images' border pixels.
     """
 
     def __init__(
@@ -128,9 +129,10 @@ class FlowBlock(nn.Module):
     def forward(
         self, inputs: Sequence[Tensor], flow: Tensor | None, scale: int
     ) -> tuple[Tensor, Tensor]:
-        """inputs: each [N, C, H, W]; flow [N, 4, H, W] in px → increments of flow, mask.
+        """Joined once they are small.
 
-        Joined once they are small.
+        Args:
+            inputs: Each [N, C, H, W]; flow [N, 4, H, W] in px → increments of flow, mask.
         """
         parts = [resize(part, 1 / scale) for part in inputs]
         if flow is not None:

@@ -56,7 +56,8 @@ class Config(Section):
         """Read off a checkpoint's shapes, its attention as `ddconfig` has it if that is given; the
         bounds of the keys, which are those of new trainings, do not count.
 
-        Raises KeyError for what is no VQGAN.
+        Raises:
+            KeyError: For what is no VQGAN.
         """
         base = shapes["encoder.conv_in.weight"][0]
         levels = _count(shapes, "encoder.down.")
@@ -98,10 +99,13 @@ class VQGAN(nn.Module):
     ) -> tuple[VQGAN, list[str]]:
         """A network with a checkpoint's tensors, and the names in it that were not used.
 
-        ddconfig: the reference's configuration, to drop the attention that it drops (ProCap's
-        published tokens were made so). Without it every attention in the file is used.
-        The training's `loss.*` is not counted among the unused. Raises UserError for what is no
-        VQGAN.
+        Args:
+            ddconfig: The reference's configuration, to drop the attention that it drops (ProCap's
+                published tokens were made so). Without it every attention in the file is used. The
+                training's `loss.*` is not counted among the unused.
+
+        Raises:
+            UserError: For what is no VQGAN.
         """
         own = {name: t.float() for name, t in tensors.items() if not name.startswith("loss.")}
         try:

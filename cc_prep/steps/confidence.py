@@ -16,7 +16,9 @@ UNSCORED: tuple[Strategy, ...] = ("uniform", "random")  # these look at no score
 def penalties(bef_inter_sim: np.ndarray, inter_aft_sim: np.ndarray) -> np.ndarray:
     """Penalty of every frame, float32 [F].
 
-    bef_inter_sim, inter_aft_sim: raw logits [captions, F] of (before, frame) and (frame, after).
+    Args:
+        bef_inter_sim, inter_aft_sim: Raw logits [captions, F] of (before, frame) and (frame,
+            after).
     """
     assert bef_inter_sim.shape == inter_aft_sim.shape
     assert bef_inter_sim.ndim == 2
@@ -50,13 +52,15 @@ def keyframes(
 ) -> list[int]:
     """Numbers of the keyframes in order: both ends and `k` interior frames.
 
-    penalty: [F]; for `visual` the penalties of an image-only distance. rng: for `confidence`,
-        `visual` and `random`, which draw without replacement.
-    threshold: frames whose penalty exceeds it are drawn only if there are not enough others.
-    `top` takes the smallest penalties (the earlier frame where two are equal), `uniform` spaces
-    evenly, `random` draws every frame with equal chance.
+    Args:
+        penalty: [F]; for `visual` the penalties of an image-only distance.
+        rng: For `confidence`, `visual` and `random`, which draw without replacement.
+        threshold: Frames whose penalty exceeds it are drawn only if there are not enough others.
+            `top` takes the smallest penalties (the earlier frame where two are equal), `uniform`
+            spaces evenly, `random` draws every frame with equal chance.
 
-    Raises ValueError if there are fewer than `k` interior frames, or a penalty is no finite number.
+    Raises:
+        ValueError: If there are fewer than `k` interior frames, or a penalty is no finite number.
     """
     if not np.isfinite(penalty).all():
         raise ValueError("a penalty is no finite number")

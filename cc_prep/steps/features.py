@@ -20,9 +20,12 @@ class FeatureExtractor:
     """Runs a backbone on sequences: on a GPU several frames together, on a CPU one at a time.
 
     Float sums depend on the batch size, so on a CPU it is always one. There an image that the call
-    before had, such as the first one of both pairs of a scene, is not computed again. name: of the
-    backbone. precision: of the values, `float16` or `float32`. mirrored: the features of each
-    mirrored image are computed as well.
+    before had, such as the first one of both pairs of a scene, is not computed again.
+
+    Args:
+        name: Of the backbone.
+        precision: Of the values, `float16` or `float32`.
+        mirrored: The features of each mirrored image are computed as well.
     """
 
     def __init__(
@@ -44,7 +47,8 @@ class FeatureExtractor:
     def __call__(self, frames: np.ndarray, numbers: Sequence[int]) -> Features:
         """Features of some frames, by number, of uint8 [F, H, W, 3].
 
-        Raises RejectedPair if a side is not divisible by the backbone's `multiple`.
+        Raises:
+            RejectedPair: If a side is not divisible by the backbone's `multiple`.
         """
         check_divisible(frames.shape[1:3], Multiple.of_features(self.multiple))
         chosen = sorted(set(numbers))

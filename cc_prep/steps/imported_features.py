@@ -23,9 +23,10 @@ UNKNOWN = "imported"  # in place of a digest where nobody knows the weights' fil
 class FeatureFiles:
     """Reads the features of both images of a pair.
 
-    folder: the folder of the files, a path or URL. name, sha256: the backbone that made them, and
-    the digest of its weights or UNKNOWN. precision: `float16` or `float32`, in which they are
-    stored.
+    Args:
+        folder: The folder of the files, a path or URL.
+        name, sha256: The backbone that made them, and the digest of its weights or UNKNOWN.
+        precision: `float16` or `float32`, in which they are stored.
     """
 
     def __init__(self, folder: str, name: str, sha256: str, precision: str) -> None:
@@ -35,7 +36,8 @@ class FeatureFiles:
     def __call__(self, pair: ImagePair, last: int) -> Features:
         """Features [2, channels, h, w] of before and after, the frames 0 and `last`.
 
-        Raises RejectedPair if a file is missing or holds no features, or the two differ in shape.
+        Raises:
+            RejectedPair: If a file is missing or holds no features, or the two differ in shape.
         """
         before, after = (self._read(image) for image in (pair.before, pair.after))
         if before.shape != after.shape:

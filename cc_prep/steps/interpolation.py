@@ -50,9 +50,10 @@ def recurse(
 ) -> np.ndarray:
     """Sequences by recursion: level by level, the midpoint between every two neighbours.
 
-    midpoints: uint8 [M, H, W, 3] twice → uint8 [M, H, W, 3]. All midpoints of a level are
-        independent and go through it together, at most `most` in a call. Each level is rounded
-        to 8 bits, so the next level sees exactly the frames that are written.
+    Args:
+        midpoints: uint8 [M, H, W, 3] twice → uint8 [M, H, W, 3]. All midpoints of a level are
+            independent and go through it together, at most `most` in a call. Each level is rounded
+            to 8 bits, so the next level sees exactly the frames that are written.
     """
     frames = np.stack((before, after), axis=1)  # [N, F, H, W, 3]
     for _ in range(depth):
@@ -212,8 +213,11 @@ def fitting(
 ) -> dict[str, Any]:
     """The tensors that a network expects, by name, and no others.
 
-    network, remedy: its name and how to get its weights, for the message. Raises UserError if a
-    tensor is missing or has another shape.
+    Args:
+        network, remedy: Its name and how to get its weights, for the message.
+
+    Raises:
+        UserError: If a tensor is missing or has another shape.
     """
     for name, tensor in expected.items():
         if name not in weights:
@@ -258,8 +262,12 @@ def has_weights(settings: Interpolate) -> bool:
 def make(settings: Interpolate, weights: Mapping[str, Any] | None, device: str) -> Interpolator:
     """The interpolator that a manifest asks for.
 
-    weights: tensors by name; only for methods that have weights. device: `cpu` or `cuda`. Raises
-    UserError for weights of another network.
+    Args:
+        weights: Tensors by name; only for methods that have weights.
+        device: `cpu` or `cuda`.
+
+    Raises:
+        UserError: For weights of another network.
     """
     if settings.method in NETWORKS:
         assert weights is not None, settings.method

@@ -92,7 +92,8 @@ def check_keyframes(size: Size, settings: Keyframes) -> None:
 def multiples(manifest: Manifest) -> list[Multiple]:
     """What tokens and features ask of the size of frames.
 
-    Raises UserError where that depends on weights that are not on this machine.
+    Raises:
+        UserError: Where that depends on weights that are not on this machine.
     """
     from cc_prep.models import backbones  # which brings torch
     from cc_prep.weights import networks

@@ -29,7 +29,8 @@ class Tokenizer:
     def __call__(self, frames: np.ndarray) -> np.ndarray:
         """Indices int16 [F, h, w] of frames uint8 [F, H, W, 3].
 
-        Raises RejectedPair if a side is not divisible by the network's factor.
+        Raises:
+            RejectedPair: If a side is not divisible by the network's factor.
         """
         check_divisible(frames.shape[1:3], Multiple.of_tokens(self.network.config.factor))
         pixels = torch.tensor(frames, device=self.device).permute(0, 3, 1, 2).float() / 255

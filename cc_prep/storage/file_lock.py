@@ -23,8 +23,12 @@ class LockHeld(Exception):
 def file_lock(path: Path, seconds: float) -> Iterator[None]:
     """Holds the lock of a file, which is made, during the block.
 
-    Raises LockHeld if another process has it for so many seconds, UserError if the file is a link,
-    and OSError where it cannot be made. On a file system without locks nothing is held.
+    On a file system without locks nothing is held.
+
+    Raises:
+        LockHeld: If another process has it for so many seconds.
+        UserError: If the file is a link.
+        OSError: Where it cannot be made.
     """
     refuse_link(path)
     if not _has_locks(path):

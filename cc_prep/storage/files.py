@@ -90,7 +90,11 @@ def with_home(path: str) -> str:
 
 
 def local_folder(path: str) -> str:
-    """A folder for what is written to disks alone. Raises UserError for one of an object store."""
+    """A folder for what is written to disks alone.
+
+    Raises:
+        UserError: For one of an object store.
+    """
     if is_remote(path):
         raise UserError(
             f"{path}: this output is written to a disk", "Give a local folder, and copy it there"
@@ -352,8 +356,10 @@ def write_whole(path: str, durable: bool = True) -> Iterator[BinaryIO]:
     """A file for writing that appears under its name only when the block ends without an error.
 
     A pipe, or another thing that is no regular file, is written into directly. A link is replaced:
-    see `named`. durable: wait until the disk has it, so that a power cut cannot leave an empty
-    file.
+    see `named`.
+
+    Args:
+        durable: Wait until the disk has it, so that a power cut cannot leave an empty file.
     """
     if is_remote(path):
         # Without a name in its folder, from which a process that is killed would not remove it.
@@ -397,7 +403,10 @@ def write_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """An empty local folder, whose content moves into the folder `path` when the block ends.
 
     After an error nothing of it is there. A file that is there already is replaced; of a folder
-    that is there, OSError is raised. Raises UserError for a folder of an object store.
+    that is there, OSError is raised.
+
+    Raises:
+        UserError: For a folder of an object store.
     """
     target = Path(local_folder(os.fspath(path)))
     target.mkdir(parents=True, exist_ok=True)
@@ -474,7 +483,8 @@ def remove_temporaries(folder: str, seconds: float = 0.0) -> int:
     """Removes what killed writers left behind in a local folder, and how many of these there were:
     files of `write_whole`, folders of `write_folder`.
 
-    seconds: those that changed since stay, where others may be writing.
+    Args:
+        seconds: Those that changed since stay, where others may be writing.
     """
     if is_remote(folder):
         return 0

@@ -46,9 +46,12 @@ _log = logging.getLogger(__name__)
 def call(path: str, action: Callable[[Any, str], T], upload: int = 0) -> T:
     """`action(file system, key)`, tried again when it fails. key: the path within the store.
 
-    upload: bytes that it sends. Raises FileNotFoundError as it is, FileRefused where the keys do
-    not open this file, StoreRefused where the store does not accept the keys or the address,
-    UserError where it cannot even be asked, and StoreFailed after the last try.
+    Raises FileNotFoundError as it is, FileRefused where the keys do not open this file,
+    StoreRefused where the store does not accept the keys or the address, UserError where it cannot
+    even be asked, and StoreFailed after the last try.
+
+    Args:
+        upload: Bytes that it sends.
     """
     scheme, kind = _scheme(path), _kind(path)
     tries_of_client = (PART_TRIES if upload >= LARGE else S3FS_TRIES) if scheme in S3 else 1
@@ -171,8 +174,10 @@ def _kind(path: str) -> str:
 def _file_system_of(path: str) -> tuple[Any, str]:
     """The file system of a path, which remembers no listing: other processes write there too.
 
-    Raises FileRefused for a scheme that is not one of SCHEMES. Not by `fsspec.core.url_to_fs`,
-    which also takes chains of stores.
+    Not by `fsspec.core.url_to_fs`, which also takes chains of stores.
+
+    Raises:
+        FileRefused: For a scheme that is not one of SCHEMES.
     """
     import fsspec
 

@@ -53,7 +53,11 @@ ADDRESS_REMEDY = "Correct the bucket's name, the region or the endpoint (AWS_END
 
 
 def may_pass(error: BaseException, reached: bool = True) -> bool:
-    """Whether the same request may succeed later. reached: the store has answered before."""
+    """Whether the same request may succeed later.
+
+    Args:
+        reached: The store has answered before.
+    """
     return (
         isinstance(error, Exception)
         and not isinstance(error, FINAL)

@@ -205,7 +205,8 @@ def splits(count: int, seed: int) -> dict[str, list[int]]:
 def redealt(root: str, count: int, seed: int) -> int:
     """How many scenes of a finished folder are in another split among `count`.
 
-    root: a folder that `make` takes.
+    Args:
+        root: A folder that `make` takes.
     """
     split_of = {i: split for split, indices in splits(count, seed).items() for i in indices}
     return sum(
@@ -216,7 +217,8 @@ def redealt(root: str, count: int, seed: int) -> int:
 def _splits_of(root: str) -> dict[str, list[int]]:
     """The scenes of each split of a finished folder; nothing for one that is not finished.
 
-    Raises UserError for a damaged file.
+    Raises:
+        UserError: For a damaged file.
     """
     path = storage.join(root, "splits.json")
     try:
@@ -246,7 +248,8 @@ def _as_stored(settings: Settings) -> dict[str, Any]:
 def _differs_from_stored(root: str, settings: Settings) -> bool:
     """Whether synth.json is to be written, as it is missing, older or of another wording.
 
-    Raises UserError for a folder of other settings, or of something else.
+    Raises:
+        UserError: For a folder of other settings, or of something else.
     """
     path = storage.join(root, SETTINGS_FILE)
     expected = _as_stored(settings)
@@ -294,7 +297,8 @@ def _sentences(
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """Captions of a scene's pairs by kind, forwards and backwards, in the wording asked for.
 
-    record: what `scenes/000000.json` holds, whose captions are the rich ones.
+    Args:
+        record: What `scenes/000000.json` holds, whose captions are the rich ones.
     """
     scene = scenes.from_json(record["scene"])
     rng = np.random.default_rng([settings.seed, 3, index])

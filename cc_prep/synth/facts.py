@@ -18,8 +18,9 @@ def of_scene(
 ) -> dict[str, Facts]:
     """The facts of a scene's two pairs by kind.
 
-    scene: a `Scene` as `scenes/000000.json` holds it. reversed_captions: of (after, before) and of
-    (distractor, before), by kind.
+    Args:
+        scene: A `Scene` as `scenes/000000.json` holds it.
+        reversed_captions: Of (after, before) and of (distractor, before), by kind.
     """
     cameras = [moment["camera"] for moment in scene["moments"]]
     before, after, distractor = (

@@ -106,9 +106,10 @@ CONTEXTS = {
 class Mark:
     """A word of a caption that claims a fact.
 
-    start, end: its characters in the caption. fact: `type`, a feature of the object (`size`,
-    `color`, `material`, `shape`) or `new`. value: as the facts name it, such as `metal` for
-    `shiny`.
+    Attributes:
+        start, end: Its characters in the caption.
+        fact: `type`, a feature of the object (`size`, `color`, `material`, `shape`) or `new`.
+        value: As the facts name it, such as `metal` for `shiny`.
     """
 
     start: int
@@ -121,8 +122,9 @@ class Mark:
 class Claims:
     """What a caption claims of a change.
 
-    type: one of FACT_TYPES; None where it is not recognised, or `several` are claimed. grammatical:
-    whether the caption is a sentence of the grammar.
+    Attributes:
+        type: One of FACT_TYPES; None where it is not recognised, or `several` are claimed.
+        grammatical: Whether the caption is a sentence of the grammar.
     """
 
     type: str | None = None

@@ -89,8 +89,9 @@ class Moment:
 class Scene:
     """Before and after of a change, and the distractor in which only camera and light moved.
 
-    before, after: the objects; `changed` is the number of the one that changed. An added object is
-    None before, a dropped one None after.
+    Attributes:
+        before, after: The objects; `changed` is the number of the one that changed. An added object
+            is None before, a dropped one None after.
     """
 
     index: int
@@ -115,9 +116,10 @@ class Scene:
 def sample(rng: np.random.Generator, index: int, change: str, jitter: float = 1.0) -> Scene | None:
     """A scene with a change of the given type; None where the dice left no room for it.
 
-    jitter: how far camera and lights move between the images of a pair, from 0 (a camera on a
-        tripod) to 1: the camera by up to 1.17 on each axis, some 11 away from its target, and the
-        lights by up to 1.3.
+    Args:
+        jitter: How far camera and lights move between the images of a pair, from 0 (a camera on a
+            tripod) to 1: the camera by up to 1.17 on each axis, some 11 away from its target, and
+            the lights by up to 1.3.
     """
     # Both images show at least 3 and at most 7 objects, also where one comes or goes.
     solids = _solids(rng, int(rng.integers(4 if change in ("add", "drop") else 3, 8)))

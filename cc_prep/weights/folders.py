@@ -30,7 +30,8 @@ SUFFIXES = (".json", ".jinja", ".safetensors", ".bin", ".txt", ".model")
 def locate_folder(path: str, model_type: str) -> Located:
     """A folder of a model of that type, named by its name and digest.
 
-    Raises UserError for what is no such folder, or holds another type of model.
+    Raises:
+        UserError: For what is no such folder, or holds another type of model.
     """
     actual = read_model_type(path, f"Give a local folder of a {model_type} model")
     if actual != model_type:
@@ -73,8 +74,9 @@ def digest(folder: Path) -> str:
 def check_image_groups(places: int, patch: int) -> None:
     """Raises UserError where this transformers cannot place the image tokens of a SmolVLM.
 
-    places: image tokens of an image. Before 5.21 transformers places them in groups of as many as a
-    patch has px on a side.
+    Args:
+        places: Image tokens of an image. Before 5.21 transformers places them in groups of as many
+            as a patch has px on a side.
     """
     from packaging.version import Version
 
@@ -95,8 +97,11 @@ def _sha256(path: Path, size: int, mtime_ns: int) -> str:
 def pretrained(make: Any, folder: Path, **options: Any) -> Any:
     """The model of a folder; all its tensors have to be in the folder.
 
-    make: its class in transformers. Raises one of UNREADABLE, and UserError where memory does not
-    suffice, or tensors are missing: transformers draws those at random, and only warns.
+    Raises one of UNREADABLE, and UserError where memory does not suffice, or tensors are missing:
+    transformers draws those at random, and only warns.
+
+    Args:
+        make: Its class in transformers.
     """
     from transformers.utils import logging
 
@@ -129,9 +134,13 @@ def load(
 ) -> tuple[Any, Any]:
     """The model of a folder, in evaluation, and its processor.
 
-    name: of the kind of model, for messages. key: the manifest section whose `weights` names the
-    folder. model, processor: their classes in transformers. Raises UserError where the folder holds
-    another kind.
+    Args:
+        name: Of the kind of model, for messages.
+        key: The manifest section whose `weights` names the folder.
+        model, processor: Their classes in transformers.
+
+    Raises:
+        UserError: Where the folder holds another kind.
     """
     try:
         of_folder = processor.from_pretrained(folder.path, **LOCAL)

@@ -30,8 +30,11 @@ TOKENIZER_CONFIG = "tokenizer_config"  # in a sample's JSON
 def clip4idc(name_or_file: str, intra_layers: int | None = None) -> tuple[CLIP4IDC, Located]:
     """A CLIP4IDC for scoring.
 
-    intra_layers: how many blocks see one image alone; None takes what our training wrote into the
-        file, else the reference's 9. Raises UserError.
+    Raises UserError.
+
+    Args:
+        intra_layers: How many blocks see one image alone; None takes what our training wrote into
+            the file, else the reference's 9.
     """
     file = weights.locate(name_or_file)
     tensors = weights.read_tensors(file.path)
@@ -60,10 +63,12 @@ def vqgan(
 ) -> tuple[VQGAN, Located, list[str]]:
     """A VQGAN and the names in its file that were not used.
 
-    config: taming-transformers' YAML, the same as JSON, or the content of either; it must fit the
-        tensors, and decides which attention is used. None uses every attention that the file holds.
-
     Raises UserError.
+
+    Args:
+        config: taming-transformers' YAML, the same as JSON, or the content of either; it must fit
+            the tensors, and decides which attention is used. None uses every attention that the
+            file holds.
     """
     file = weights.locate(name_or_file)
     values = read_config(config) if config is not None else {}
@@ -84,8 +89,10 @@ def vqgan(
 def tokenizer_digest(network: VQGAN, file: Located, unused: Sequence[str]) -> str:
     """What tells a VQGAN from others by its file and its attention: SHA-256, in hex.
 
-    unused: as `vqgan` returns it. The file's own digest, unless attention that is in the file was
-    dropped: then the network computes other features and tokens than the file alone would.
+    Args:
+        unused: As `vqgan` returns it. The file's own digest, unless attention that is in the file
+            was dropped: then the network computes other features and tokens than the file alone
+            would.
     """
     if not any(name.startswith("encoder.down.") and ".attn." in name for name in unused):
         return file.sha256
@@ -101,9 +108,12 @@ def tokenizer_meta(
 ) -> dict[str, Any]:
     """What a training sample says of the VQGAN that made its tokens: see docs/formats.md.
 
-    config: as `vqgan` took it. Where it drops attention, the digest of the file and the part of
-    the configuration that does so are in there, so that a training makes the same network of the
-    same file. Raises UserError.
+    Raises UserError.
+
+    Args:
+        config: As `vqgan` took it. Where it drops attention, the digest of the file and the part of
+            the configuration that does so are in there, so that a training makes the same network
+            of the same file.
     """
     digest = tokenizer_digest(network, file, unused)
     meta: dict[str, Any] = {"tokenizer": file.name, "tokenizer_sha256": digest}
@@ -154,7 +164,10 @@ def features_backbone(settings: Features) -> tuple[nn.Module, Located]:
 def read_config(config: str | Mapping[str, Any]) -> dict[str, Any]:
     """`ddconfig`, with `n_embed` and `embed_dim` if they are given, as values of JSON.
 
-    config: a YAML or JSON file, or its content. Raises UserError.
+    Raises UserError.
+
+    Args:
+        config: A YAML or JSON file, or its content.
     """
     file = config if isinstance(config, str) else "tokenize.config"
     try:

@@ -167,7 +167,8 @@ def locate(name_or_file: str) -> Located:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """A checkpoint's tensors by name, wrappers and a `module.` prefix taken off.
 
-    Raises UserError for a file that holds anything but tensors.
+    Raises:
+        UserError: For a file that holds anything but tensors.
     """
     import torch
 

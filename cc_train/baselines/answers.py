@@ -25,8 +25,9 @@ _QUOTES = (('"', '"'), ("“", "”"), ("`", "`"), ("'", "'"))
 class Answer:
     """What a model answered, word for word.
 
-    ended: why it ended, as the server says it; `length` where it reached the limit of tokens,
-    `content_filter` where the server does not answer the question.
+    Attributes:
+        ended: Why it ended, as the server says it; `length` where it reached the limit of tokens,
+            `content_filter` where the server does not answer the question.
     """
 
     text: str

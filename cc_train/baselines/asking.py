@@ -17,9 +17,12 @@ from cc_train.data.shard_index import Entry
 
 
 class Model(Protocol):
-    """What answers questions. identity: what of it decides an answer. batch: questions at a time.
+    """What answers questions.
 
-    name: what people call it.
+    Attributes:
+        identity: What of it decides an answer.
+        batch: Questions at a time.
+        name: What people call it.
     """
 
     batch: int
@@ -38,7 +41,11 @@ class Model(Protocol):
 
 @dataclass(frozen=True)
 class Answered:
-    """The answer about a sample. stored: it was there already."""
+    """The answer about a sample.
+
+    Attributes:
+        stored: It was there already.
+    """
 
     key: str
     answer: Answer
@@ -48,7 +55,8 @@ class Answered:
 class Asking:
     """The question about each sample, put to a model by one thread or several.
 
-    wordings: by data set. Samples with the same images and wording are one question.
+    Args:
+        wordings: By data set. Samples with the same images and wording are one question.
     """
 
     def __init__(

@@ -39,9 +39,11 @@ MAX_TEXT_LENGTH = 300  # of a server's in a message, in characters
 
 
 class Transient(Exception):
-    """A failure that may pass by itself. retry_after: seconds, where the server names them.
+    """A failure that may pass by itself.
 
-    unreachable: the server could not be connected to.
+    Args:
+        retry_after: Seconds, where the server names them.
+        unreachable: The server could not be connected to.
     """
 
     def __init__(self, what: str, retry_after: float | None = None, unreachable: bool = False):
@@ -57,8 +59,9 @@ class Filtered(Exception):
 class Endpoint:
     """The server that requests go to. `str` gives the address without query and without key.
 
-    key: sent as `Authorization: Bearer …`; None sends nothing. variable: the environment variable
-    that holds the key.
+    Attributes:
+        key: Sent as `Authorization: Bearer …`; None sends nothing.
+        variable: The environment variable that holds the key.
     """
 
     url: str
@@ -173,10 +176,15 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def post(endpoint: Endpoint, body: Mapping[str, Any], timeout: float, model: str) -> Any:
-    """The reply to a request, parsed. Raises Transient for what may pass, Filtered for a question
-    that the server does not answer, else UserError.
+    """The reply to a request, parsed.
 
-    timeout: seconds without a byte. model: its name, for messages.
+    Args:
+        timeout: Seconds without a byte.
+        model: Its name, for messages.
+
+    Raises:
+        Transient: For what may pass, Filtered for a question that the server does not answer, else
+            UserError.
     """
     headers = {"Content-Type": "application/json", "Accept": "application/json"}
     if endpoint.key is not None:
@@ -230,7 +238,9 @@ def _refused(
 ) -> Exception:
     """The error for a status that is no success.
 
-    words: what the server says. pause: seconds that it names.
+    Args:
+        words: What the server says.
+        pause: Seconds that it names.
     """
     if code in (401, 403):
         if endpoint.key is None:

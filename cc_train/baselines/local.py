@@ -40,8 +40,11 @@ class Generation(Section):
 
 
 class Local:
-    """A model of a folder. batch: pairs that are captioned at a time, which changes memory and
-    time, and answers by rounding alone.
+    """A model of a folder.
+
+    Args:
+        batch: Pairs that are captioned at a time, which changes memory and time, and answers by
+            rounding alone.
     """
 
     def __init__(
@@ -76,8 +79,10 @@ class Local:
 
     @torch.inference_mode()
     def answer(self, questions: Sequence[Question]) -> list[Answer]:
-        """Answers to some questions at a time. Raises UserError for a model that two images do not
-        fit, and where memory does not suffice.
+        """Answers to some questions at a time.
+
+        Raises:
+            UserError: For a model that two images do not fit, and where memory does not suffice.
         """
         if not self._checked:
             self._require_two_images(questions[0])
@@ -188,7 +193,11 @@ def _check_release(config: Any) -> None:
 
 
 def require_folder(path: str) -> Path:
-    """The folder of `--model`. Raises UserError if there is no model's folder."""
+    """The folder of `--model`.
+
+    Raises:
+        UserError: If there is no model's folder.
+    """
     folder = Path(path)
     if not folder.is_dir():
         raise UserError(

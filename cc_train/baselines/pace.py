@@ -14,8 +14,10 @@ class Stopped(Exception):
 class Pace:
     """Lets requests of several threads pass, at most so many a minute, evenly spread.
 
-    requests_per_minute: None for no limit. clock: seconds that only grow. sleep: waits so many
-    seconds, or less once `stop` was called.
+    Args:
+        requests_per_minute: None for no limit.
+        clock: Seconds that only grow.
+        sleep: Waits so many seconds, or less once `stop` was called.
     """
 
     def __init__(

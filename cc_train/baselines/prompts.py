@@ -60,9 +60,13 @@ def read() -> Prompts:
 def of(dataset: str | None, prompt: str | None = None, *, rendered: bool = False) -> Wording:
     """The wording for a data set, by its manifest's name.
 
-    prompt: the user's, in place of the file's. rendered: whether all pairs of the data set have
-    facts, so that a name that the file lacks means rendered scenes. Raises UserError for an empty
-    prompt.
+    Args:
+        prompt: The user's, in place of the file's.
+        rendered: Whether all pairs of the data set have facts, so that a name that the file lacks
+            means rendered scenes.
+
+    Raises:
+        UserError: For an empty prompt.
     """
     known = read()
     wording = Wording(**known.default.model_dump())

@@ -41,7 +41,8 @@ class Question:
 def of(entry: Entry, wording: Wording) -> Question:
     """The question about a sample of training shards, whose images are taken as they are stored.
 
-    Raises UserError where the shard is damaged, or stores no images of before and after.
+    Raises:
+        UserError: Where the shard is damaged, or stores no images of before and after.
     """
     try:
         sample = entry.read()

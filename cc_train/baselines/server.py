@@ -42,7 +42,8 @@ class Patience:
 class Server:
     """A model by its name on a server.
 
-    generation: keys of the request besides ours, as the server's documentation has them.
+    Args:
+        generation: Keys of the request besides ours, as the server's documentation has them.
     """
 
     batch = 1  # a request is about one pair
@@ -93,8 +94,10 @@ class Server:
         raise AssertionError("unreachable")
 
     def _wait(self, trouble: Transient, tried: int) -> None:
-        """Pauses all requests before the next try. Raises UserError and JobFailed for no further
-        one.
+        """Pauses all requests before the next try.
+
+        Raises:
+            UserError and JobFailed: For no further one.
         """
         if trouble.unreachable and not self._reached:
             raise UserError(f"{self.endpoint}: {trouble.what}", "Is the server there? See --url")
@@ -130,9 +133,12 @@ def _image(image: bytes) -> dict[str, Any]:
 
 
 def parsed(reply: Any, endpoint: object) -> Answer:
-    """The answer in a reply of chat completions. Raises UserError for a reply of another form.
+    """The answer in a reply of chat completions.
 
     A refusal is an answer without words.
+
+    Raises:
+        UserError: For a reply of another form.
     """
     try:
         choice = reply["choices"][0]

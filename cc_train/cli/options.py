@@ -47,7 +47,11 @@ json_scores_option = click.option(
 
 
 def shards_option(what: str, required: bool = False) -> Callable[[Command], Command]:
-    """`--shards`, which takes several patterns. what: what the shards are, for the help."""
+    """`--shards`, which takes several patterns.
+
+    Args:
+        what: What the shards are, for the help.
+    """
     return click.option(
         "--shards", multiple=True, required=required, metavar="SHARDS", help=f"{what}: {SHARDS}."
     )

@@ -47,11 +47,16 @@ def digest_in_words(sha256: str | None) -> str:
 class CaptionBatches:
     """Makes batches of before and after with one of the captions: {before_after, ids, labels}.
 
-    before_after: [B, …], the stacked results of the function `before_after`. ids, labels: int64
-    [B, length], as `TextCodec.encode` returns them. With `mask`, a batch also has `mask`, class ids
+    before_after: [B, …], the stacked results of the function `before_after`. ids, labels: int64 [B,
+    length], as `TextCodec.encode` returns them. With `mask`, a batch also has `mask`, class ids
     uint8 [B, H, W], 0 unchanged, and `has_mask`, bool [B], False for a sample without a mask, whose
-    `mask` is then 0. backbone: the backbone whose features are read. Raises UserError if the shards
-    do not hold what is read, or their images differ in size.
+    `mask` is then 0.
+
+    Attributes:
+        backbone: The backbone whose features are read.
+
+    Raises:
+        UserError: If the shards do not hold what is read, or their images differ in size.
     """
 
     reads: Reads
@@ -86,8 +91,13 @@ def before_after(
     """The two ends of a sequence, as a captioner reads them.
 
     pixels: uint8 [2, H, W, 3] RGB. tokens: codebook indices int64 [2, n]. features: [2, C, h, w],
-    float16 or float32, as they are stored. size: height and width to which images are resized; None
-    leaves them as they are. Raises UserError if the shard does not hold what is read.
+    float16 or float32, as they are stored.
+
+    Args:
+        size: Height and width to which images are resized; None leaves them as they are.
+
+    Raises:
+        UserError: If the shard does not hold what is read.
     """
     last = len(sample.tokens) - 1
     if reads == "tokens":
@@ -102,7 +112,8 @@ def before_after(
 def features_of(sample: TrainingSample, frames: Sequence[int]) -> np.ndarray:
     """Features [T, C, h, w] of the frames of these numbers, float16 or float32 as they are stored.
 
-    Raises UserError if the shard does not hold the features of one of the frames.
+    Raises:
+        UserError: If the shard does not hold the features of one of the frames.
     """
     stored = () if sample.features is None else sample.features.frames
     missing = [frame for frame in frames if frame not in stored]
@@ -124,7 +135,11 @@ def require_backbone(key: str, features: Features | None, backbone: FeatureSourc
 
 
 def stack(samples: Sequence[TrainingSample], arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """One array [B, …] of an array per sample. Raises UserError if their shapes differ."""
+    """One array [B, …] of an array per sample.
+
+    Raises:
+        UserError: If their shapes differ.
+    """
     for sample, array in zip(samples, arrays, strict=True):
         if array.shape != arrays[0].shape:
             raise UserError(
@@ -151,8 +166,12 @@ def images_of(
 ) -> np.ndarray:
     """Images uint8 [T, H, W, 3] RGB of the frames of these numbers.
 
-    size: height and width in px to which they are resized, see `resize`; None takes the size of the
-    first image. Raises UserError if the shard holds no image of a frame.
+    Args:
+        size: Height and width in px to which they are resized, see `resize`; None takes the size of
+            the first image.
+
+    Raises:
+        UserError: If the shard holds no image of a frame.
     """
     missing = [frame for frame in frames if frame not in sample.images]
     if missing:

@@ -24,7 +24,9 @@ NONE_READ = "not one sample of these shards can be read"
 class Statistics:
     """Statistics of each channel over images, float64 [C]; deviations are at least MIN_DEVIATION.
 
-    mean, std: over all places of all images. spread: the standard deviation of image means.
+    Attributes:
+        mean, std: Over all places of all images.
+        spread: The standard deviation of image means.
     """
 
     mean: Tensor
@@ -40,10 +42,14 @@ def compute(
 ) -> Statistics:
     """The statistics over samples spread evenly over the data.
 
-    backbone: the backbone of the features; None for any. prepare: a function that is applied to the
-    features [N, C, h, w] of a sample first. Samples that cannot be read are left out: the training
-    decides how many may be (`stream.skip_bad`). Raises UserError if none can be read, or one holds
-    features of another backbone.
+    Args:
+        backbone: The backbone of the features; None for any.
+        prepare: A function that is applied to the features [N, C, h, w] of a sample first. Samples
+            that cannot be read are left out: the training decides how many may be
+            (`stream.skip_bad`).
+
+    Raises:
+        UserError: If none can be read, or one holds features of another backbone.
     """
     step = max(1, len(entries) // SAMPLES)
     sums: dict[str, Tensor] = {}
@@ -73,7 +79,11 @@ def compute(
 
 
 def first_features(entries: Sequence[Entry]) -> Features:
-    """Features of the first sample that can be read. Raises UserError if none can."""
+    """Features of the first sample that can be read.
+
+    Raises:
+        UserError: If none can.
+    """
     for entry in entries:
         features = read_features(entry)
         if features is not None:
@@ -82,7 +92,11 @@ def first_features(entries: Sequence[Entry]) -> Features:
 
 
 def read_features(entry: Entry) -> Features | None:
-    """A sample's features; None where it cannot be read. Raises UserError where it has none."""
+    """A sample's features; None where it cannot be read.
+
+    Raises:
+        UserError: Where it has none.
+    """
     try:
         features = entry.read().features
     except (DamagedShard, FileNotFoundError):

@@ -9,7 +9,8 @@ from cc_prep.formats.training_shards import TrainingSample
 def entities(sample: TrainingSample, count: int) -> list[str]:
     """The names of at most `count` entities that were found, best first.
 
-    Raises DamagedShard for a list of another form.
+    Raises:
+        DamagedShard: For a list of another form.
     """
     listed = sample.meta.get("entities") or []
     try:

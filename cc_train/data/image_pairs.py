@@ -29,10 +29,15 @@ NO_ARRAY = "Give uint8, 0 to 255, [H, W, 3] RGB or [H, W] grey"
 
 
 def stack(pairs: Sequence[tuple[Image, Image]], size: tuple[int, int]) -> np.ndarray:
-    """Pairs as one batch, uint8 [B, 2, H, W, 3] RGB. size: height and width in px.
+    """Pairs as one batch, uint8 [B, 2, H, W, 3] RGB.
 
-    They are resized as in the preparation, see `images.resize`. Raises UserError for anything that
-    is no image, and for a pair whose images differ in size.
+    They are resized as in the preparation, see `images.resize`.
+
+    Args:
+        size: Height and width in px.
+
+    Raises:
+        UserError: For anything that is no image, and for a pair whose images differ in size.
     """
     return np.stack([_pair(before, after, size) for before, after in pairs])
 

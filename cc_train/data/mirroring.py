@@ -32,9 +32,11 @@ Make = Callable[[Sequence[TrainingSample], Sequence[np.random.Generator]], dict[
 class MirroredBatches:
     """Batches in which a share of the scenes is mirrored, each with all its samples.
 
-    make: builds a batch that reads features, and neither images nor tokens. share: 0 to 1. With 0,
-    no random number is drawn, so the batches are exactly those of `make`. masks: whether `make`
-    reads masks; without, mirrored samples have none.
+    Attributes:
+        make: Builds a batch that reads features, and neither images nor tokens.
+        share: 0 to 1. With 0, no random number is drawn, so the batches are exactly those of
+            `make`.
+        masks: Whether `make` reads masks; without, mirrored samples have none.
     """
 
     make: Make
@@ -44,7 +46,11 @@ class MirroredBatches:
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
     ) -> dict[str, Any]:
-        """A batch of the samples. Raises UserError where one has no mirrored features."""
+        """A batch of the samples.
+
+        Raises:
+            UserError: Where one has no mirrored features.
+        """
         if not self.share:
             return self.make(samples, rngs)
         seen: list[TrainingSample] = []
@@ -59,9 +65,14 @@ class MirroredBatches:
 def mirrored(sample: TrainingSample, masks: bool = True) -> TrainingSample:
     """The sample as a mirror shows it, without its images and found regions.
 
-    Its tokens stay as they are. masks: whether it keeps its masks, which takes decoding them.
+    Its tokens stay as they are.
 
-    Raises UserError where its mirrored features are not stored, DamagedShard for a damaged mask.
+    Args:
+        masks: Whether it keeps its masks, which takes decoding them.
+
+    Raises:
+        UserError: Where its mirrored features are not stored.
+        DamagedShard: For a damaged mask.
     """
     features = sample.features
     if features is None or features.mirrored is None:

@@ -48,9 +48,10 @@ def _permutation(seed: int, epoch: int, count: int) -> np.ndarray:
 def positions_of(micro: int, batch_size: int, rank: int = 0, world: int = 1) -> range:
     """The positions in the endless order that a rank's micro-batch takes.
 
-    micro: the number of the micro-batch, from 0. The micro-batches of all ranks are adjacent, so
-    two ranks together see the same as one rank with twice the batch, and all ranks have the same
-    number of batches.
+    Args:
+        micro: The number of the micro-batch, from 0. The micro-batches of all ranks are adjacent,
+            so two ranks together see the same as one rank with twice the batch, and all ranks have
+            the same number of batches.
     """
     first = (micro * world + rank) * batch_size
     return range(first, first + batch_size)
@@ -60,9 +61,10 @@ def positions_of(micro: int, batch_size: int, rank: int = 0, world: int = 1) -> 
 def epoch_order(counts: tuple[int, ...], epoch: int, seed: int, buffer: int) -> np.ndarray:
     """The order of the items in an epoch: their numbers, int64 [sum of counts].
 
-    counts: the number of items in each shard. The shards are shuffled first, and then the items
-    within windows of `buffer` items, so that neighbours in the order come from few shards. The
-    windows begin at another position in each epoch.
+    Args:
+        counts: The number of items in each shard. The shards are shuffled first, and then the items
+            within windows of `buffer` items, so that neighbours in the order come from few shards.
+            The windows begin at another position in each epoch.
     """
     rng = np.random.default_rng([seed, Purpose.EPOCH_ORDER, epoch])
     starts = np.concatenate(([0], np.cumsum(counts)))
@@ -100,10 +102,12 @@ def hold_out(
 ) -> tuple[list[T], list[T]]:
     """The items to train on, and those held out.
 
-    ids: the id of each item; items of one id stay together. share: the share of the ids to hold
-    out, from 0 to 1. least: the least number of ids to hold out; it never raises the share above a
-    fifth. A digest of the id decides, so the choice does not depend on the order. With two ids or
-    more each part has at least one; with one id nothing is held out.
+    Args:
+        ids: The id of each item; items of one id stay together.
+        share: The share of the ids to hold out, from 0 to 1.
+        least: The least number of ids to hold out; it never raises the share above a fifth. A
+            digest of the id decides, so the choice does not depend on the order. With two ids or
+            more each part has at least one; with one id nothing is held out.
     """
     ranked = sorted(set(ids), key=lambda id: hashlib.sha256(id.encode("utf-8")).digest())
     few = min(least, len(ranked) // 5)

@@ -27,9 +27,10 @@ from cc_train.text import TextCodec
 class Scene:
     """The images of one scene and all its ordered pairs.
 
-    features: [C, h, w] of each image, by number, float16 or float32 as they are stored. objects:
-    the attributes of the objects that an image shows, by its number. size: height and width of the
-    images in px.
+    Attributes:
+        features: [C, h, w] of each image, by number, float16 or float32 as they are stored.
+        objects: The attributes of the objects that an image shows, by its number.
+        size: Height and width of the images in px.
     """
 
     size: tuple[int, int] = (0, 0)
@@ -42,10 +43,14 @@ class Scene:
 class OrderedPairBatches:
     """`OrderedPairBatches(…)(samples, rngs)` is a batch for PairObjective.
 
-    length: number of ids of a caption, its marks included. pairs_per_scene: number of ordered pairs
-    drawn from each scene, one of them unchanged if the scene has both kinds. backbone: the backbone
-    of the features; a sample with others is refused. grid: rows and columns of the cells by which
-    positions are given; None takes those of the features. masks: whether a batch holds masks.
+    Attributes:
+        length: Number of ids of a caption, its marks included.
+        pairs_per_scene: Number of ordered pairs drawn from each scene, one of them unchanged if the
+            scene has both kinds.
+        backbone: The backbone of the features; a sample with others is refused.
+        grid: Rows and columns of the cells by which positions are given; None takes those of the
+            features.
+        masks: Whether a batch holds masks.
     """
 
     codec: TextCodec
@@ -58,7 +63,7 @@ class OrderedPairBatches:
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
     ) -> dict[str, Any]:
-        """A batch of the scenes of some samples, in order. Raises UserError for other features.
+        """A batch of the scenes of some samples, in order.
 
         features [N, C, h, w] as they are stored, float16 or float32; of P pairs: first, second
         int64 [P], ids and labels int64 [P, length], facts int64 [P, 6], places int64 [P, 2]; of M
@@ -66,6 +71,9 @@ class OrderedPairBatches:
         int64 [M, 4]; centres float32 [N, rows, columns], has_objects bool [N]. With `masks` also
         mask uint8 [P, 3, H, W], class ids of the union, of before and of after, and has_mask bool
         [P, 3], False where one is not known, in which case it is 0; and changed bool [P].
+
+        Raises:
+            UserError: For other features.
         """
         for sample in samples:
             require_backbone(sample.key, sample.features, self.backbone)
@@ -152,8 +160,11 @@ def ordered_pairs(samples: Sequence[TrainingSample], masks: bool = False) -> Sce
     """All ordered pairs that the samples of a scene allow.
 
     A pair is also reversed if there are captions for that, or if nothing changed. The view without
-    a change may replace the first image, as in SCORER's training. masks: whether masks are read;
-    for that view, which another camera took, only the mask of what appeared is known.
+    a change may replace the first image, as in SCORER's training.
+
+    Args:
+        masks: Whether masks are read; for that view, which another camera took, only the mask of
+            what appeared is known.
     """
     scene, numbers = Scene(), dict[str, int]()
     pairs: list[OrderedPair] = []
@@ -227,9 +238,13 @@ def facts_of(pairs: Sequence[OrderedPair], grid: tuple[int, int]) -> dict[str, t
 def masks_of(
     pairs: Sequence[OrderedPair], sizes: Sequence[tuple[int, int]]
 ) -> dict[str, torch.Tensor]:
-    """Masks of P pairs, as `OrderedPairBatches` describes them. sizes: of their images in px.
+    """Masks of P pairs, as `OrderedPairBatches` describes them.
 
-    Raises UserError where images differ in size.
+    Args:
+        sizes: Of their images in px.
+
+    Raises:
+        UserError: Where images differ in size.
     """
     if len(set(sizes)) > 1:
         raise UserError(

@@ -21,10 +21,14 @@ SIDES = ("before", "after")
 def read_pairs(path: Path) -> Iterator[tuple[str, str]]:
     """The paths of before and after of each pair that a list or a folder names.
 
-    path: a CSV with the columns `before` and `after`, or JSON lines (.jsonl) with these keys;
-    paths are relative to the file, URLs are used as they are. Or a folder with `before/NAME` and
-    `after/NAME`, or with `NAME_before.*` and `NAME_after.*`; a name on one side alone gives a pair
-    whose other image is missing. Raises UserError for anything else, and for an empty list.
+    Args:
+        path: A CSV with the columns `before` and `after`, or JSON lines (.jsonl) with these keys;
+            paths are relative to the file, URLs are used as they are. Or a folder with
+            `before/NAME` and `after/NAME`, or with `NAME_before.*` and `NAME_after.*`; a name on
+            one side alone gives a pair whose other image is missing.
+
+    Raises:
+        UserError: For anything else, and for an empty list.
     """
     name = str(path)
     if storage.is_folder(name):

@@ -39,7 +39,11 @@ RANGE = re.compile(  # as `braceexpand` reads it
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample of a shard. members: (offset, bytes) of each by extension."""
+    """A sample of a shard.
+
+    Attributes:
+        members: (offset, bytes) of each by extension.
+    """
 
     shard: str
     key: str
@@ -52,7 +56,11 @@ class Sample:
         return sorted(name for name in self.members if name[0] == "f" and name[1:3].isdigit())
 
     def image(self, member: str) -> np.ndarray:
-        """The image of a member, uint8 [H, W, 3] RGB. Raises UserError if it is damaged."""
+        """The image of a member, uint8 [H, W, 3] RGB.
+
+        Raises:
+            UserError: If it is damaged.
+        """
         offset, size = self.members[member]
         image = images.decode_stored(storage.read_range(self.shard, offset, size))
         if image is None:
@@ -202,7 +210,8 @@ def _check_finished(folder: str, pattern: str, paths: Sequence[str]) -> None:
 def read_index(patterns: Sequence[str], progress: Progress = no_progress) -> list[Sample]:
     """All samples of some sequence shards, in the order given.
 
-    Raises UserError for a file that is no whole shard of sequences.
+    Raises:
+        UserError: For a file that is no whole shard of sequences.
     """
     samples: list[Sample] = []
     paths = expand(patterns)

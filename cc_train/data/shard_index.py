@@ -34,11 +34,14 @@ NAMES = "If these are two data sets, build one under another name: cc-prep build
 class Entry:
     """A sample of a shard: its position, and the part of its JSON that the index holds.
 
-    shard: the path or URL of the tar. offset, bytes: the range of the tar that its members take.
-    crc32c: the checksum of these bytes; None where it is not known, as without an index.
-    height, width: of its frames, in px. tokenizer_sha256: digest of the VQGAN that made its tokens.
-    mask_classes: names of the classes of its masks; empty if it has no mask. Any other key that the
-    JSON lacks is None.
+    Attributes:
+        shard: The path or URL of the tar.
+        offset, bytes: The range of the tar that its members take.
+        crc32c: The checksum of these bytes; None where it is not known, as without an index.
+        height, width: Of its frames, in px.
+        tokenizer_sha256: Digest of the VQGAN that made its tokens.
+        mask_classes: Names of the classes of its masks; empty if it has no mask. Any other key that
+            the JSON lacks is None.
     """
 
     key: str
@@ -109,9 +112,11 @@ def facts(entries: Sequence[Entry], unreadable: set[str] | None = None) -> list[
     """The facts (what truly changed) in the JSON of every sample; None for a sample without.
 
     The index does not hold them, so every sample is read; but of a folder's data set whose first
-    sample has no facts, and so was not rendered, only that one is read. unreadable: a set to which
-    the keys of samples that cannot be read are added; their facts are then None. Without it they
-    raise UserError.
+    sample has no facts, and so was not rendered, only that one is read.
+
+    Args:
+        unreadable: A set to which the keys of samples that cannot be read are added; their facts
+            are then None. Without it they raise UserError.
     """
     rendered: dict[tuple[str | None, str], bool] = {}
     listed = []
@@ -136,7 +141,10 @@ def reversed_captions(entries: Sequence[Entry]) -> list[str]:
     They are in the samples' facts, which the index does not hold, so the first `JSON_READ` bytes of
     every sample are read, and more only where its JSON is longer; of a folder's data set whose
     first sample has no facts only that one. A sample that cannot be read has none here: who reads
-    it for a batch says what is wrong with it. Raises UserError for facts of another form.
+    it for a batch says what is wrong with it.
+
+    Raises:
+        UserError: For facts of another form.
     """
     builds: dict[tuple[str | None, str], list[Entry]] = {}
     for entry in entries:
@@ -184,8 +192,10 @@ def _json_of(entry: Entry) -> dict[str, Any]:
 def require_facts(entries: Sequence[Entry]) -> None:
     """Refuses samples without facts (what truly changed), for a training that learns them.
 
-    Reads the first sample of each data set in each folder. Raises UserError where none of them has
-    facts.
+    Reads the first sample of each data set in each folder.
+
+    Raises:
+        UserError: Where none of them has facts.
     """
     first = {_build(entry): entry for entry in reversed(entries)}
     if not any(value is not None for value in facts([*first.values()])):
@@ -208,8 +218,11 @@ def scene_of(key: str) -> str:
 def require_tokenizer(entries: Sequence[Entry], sha256: str | None, name: str) -> None:
     """Refuses samples whose tokens were made by another tokenizer, for networks that read tokens.
 
-    sha256, name: digest and name of the tokenizer's weights, as settings and index hold them.
-    Raises UserError for the first sample with other tokens.
+    Args:
+        sha256, name: Digest and name of the tokenizer's weights, as settings and index hold them.
+
+    Raises:
+        UserError: For the first sample with other tokens.
     """
     for entry in entries:
         if entry.tokenizer_sha256 is None or entry.tokenizer_sha256 != sha256:

@@ -98,9 +98,12 @@ def captioned(
 
     Where the settings say how many ordered pairs are drawn from a scene (`pairs_per_scene`), the
     captions of reversed pairs count too. The first rank reads them, for all, when a run begins; a
-    run that goes on has their words in its vocabulary. codec: the kind of vocabulary. begun_with:
-    the vocabulary of this kind of the run to resume, if it took a step; `Request.begun_with` is
-    such a function, which all ranks call together.
+    run that goes on has their words in its vocabulary.
+
+    Args:
+        codec: The kind of vocabulary.
+        begun_with: The vocabulary of this kind of the run to resume, if it took a step;
+            `Request.begun_with` is such a function, which all ranks call together.
     """
     data = with_captions(read(shards, valid, settings.validation_split, console), console)
     backwards: list[str] = []
@@ -129,7 +132,8 @@ def captioned(
 def with_captions(data: Split, console: Console) -> Split:
     """The split without training pairs that have no caption, from which nothing can be learned.
 
-    Raises UserError if no pair has one.
+    Raises:
+        UserError: If no pair has one.
     """
     train = [entry for entry in data.train if entry.captions]
     if not train:
@@ -146,9 +150,13 @@ def read(
 ) -> Split:
     """The samples to train on and to validate on.
 
-    shards, valid: patterns of training shards; without `valid` a share of the scenes in `shards` is
-    held out. Raises UserError for shards that cannot be read, for a pair in both, and if there are
-    fewer than two scenes to divide.
+    Args:
+        shards, valid: Patterns of training shards; without `valid` a share of the scenes in
+            `shards` is held out.
+
+    Raises:
+        UserError: For shards that cannot be read, for a pair in both, and if there are fewer than
+            two scenes to divide.
     """
     entries = shard_index.read(shards)
     if valid:
@@ -182,13 +190,18 @@ def vocabulary(
 ) -> Vocabulary:
     """The vocabulary of the training captions, or that of a file.
 
-    min_count: how often a word has to occur. mirrored: whether samples may be mirrored; words that
-    occur only in the captions of mirrored samples come after the others. codec: the kind of
-    vocabulary. backwards: the captions of reversed pairs; words that occur only in them come last.
-    begun: the vocabulary of the run to resume. It is taken where it begins with the words of
-    `entries`, and may have more, of reversed pairs: which of these can be read may differ from one
-    start to the next. Raises UserError if there are no captions,
-    or the file is no vocabulary.
+    Args:
+        min_count: How often a word has to occur.
+        mirrored: Whether samples may be mirrored; words that occur only in the captions of mirrored
+            samples come after the others.
+        codec: The kind of vocabulary.
+        backwards: The captions of reversed pairs; words that occur only in them come last.
+        begun: The vocabulary of the run to resume. It is taken where it begins with the words of
+            `entries`, and may have more, of reversed pairs: which of these can be read may differ
+            from one start to the next.
+
+    Raises:
+        UserError: If there are no captions, or the file is no vocabulary.
     """
     if file is not None:
         return codec.read(file)
@@ -221,7 +234,8 @@ def note_cut_captions(
 ) -> None:
     """Says how many training captions are too long for a decoder, which learns their first part.
 
-    length: `decoder.length`, which counts the begin and the end mark too.
+    Args:
+        length: `decoder.length`, which counts the begin and the end mark too.
     """
     lengths = Counter[int]()
     for caption, times in Counter(captions).items():

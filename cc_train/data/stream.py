@@ -46,7 +46,11 @@ class StreamSettings(Section):
 
 
 class Source(Protocol):
-    """A source of micro-batches. keys: the keys of all samples that they are made of."""
+    """A source of micro-batches.
+
+    Attributes:
+        keys: The keys of all samples that they are made of.
+    """
 
     @property
     def keys(self) -> Sequence[str]: ...
@@ -64,12 +68,20 @@ class Source(Protocol):
         ...
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Takes a state back. Raises UserError if it belongs to other data."""
+        """Takes a state back.
+
+        Raises:
+            UserError: If it belongs to other data.
+        """
         ...
 
 
 class StatelessSource:
-    """A source without a state of its own: a function of the number. keys: see `Source`."""
+    """A source without a state of its own: a function of the number.
+
+    Args:
+        keys: See `Source`.
+    """
 
     def __init__(self, batch: Callable[[int], Any], keys: Sequence[str] = ()) -> None:
         self.batch, self.keys = batch, keys
@@ -90,13 +102,17 @@ class StatelessSource:
 class Stream:
     """The micro-batches of one rank, by their number: a `Source` over training shards.
 
-    make: builds a batch, a dict of tensors, from samples and a random generator for each. A
-    damaged sample is replaced by the one that follows it in the order, and the batch lists its key
-    under `SKIPPED`. partners: `make` takes two more arguments, `others` (further samples and their
-    generators) and `negative_index` (int64 [B], for each sample the number of its partner; numbers
-    from B on are those of `others`). The partner is the neighbour in the endless order (in an item
-    of two samples, the other one), so it does not depend on how a step is divided. Raises UserError
-    if there are fewer items than a step of all ranks needs.
+    Args:
+        make: Builds a batch, a dict of tensors, from samples and a random generator for each. A
+            damaged sample is replaced by the one that follows it in the order, and the batch lists
+            its key under `SKIPPED`.
+        partners: `make` takes two more arguments, `others` (further samples and their generators)
+            and `negative_index` (int64 [B], for each sample the number of its partner; numbers from
+            B on are those of `others`). The partner is the neighbour in the endless order (in an
+            item of two samples, the other one), so it does not depend on how a step is divided.
+
+    Raises:
+        UserError: If there are fewer items than a step of all ranks needs.
     """
 
     def __init__(
@@ -173,7 +189,11 @@ class Stream:
         return list(zip(item, rngs, strict=True))
 
     def mark_skipped(self, keys: Sequence[str]) -> None:
-        """Counts samples that could not be read. Raises JobFailed if there are too many."""
+        """Counts samples that could not be read.
+
+        Raises:
+            JobFailed: If there are too many.
+        """
         new = set(keys) - self.skipped
         self.skipped |= new
         allowed = self.settings.skip_bad * len(self.entries)
@@ -227,7 +247,9 @@ def items(
 ) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
     """The entries of every item, by number, and how many items each shard has.
 
-    pair_scenes: entries of the same scene are one item, which belongs to the shard of the first.
+    Args:
+        pair_scenes: Entries of the same scene are one item, which belongs to the shard of the
+            first.
     """
     groups: dict[str, list[int]] = {}
     for number, entry in enumerate(entries):

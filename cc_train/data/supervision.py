@@ -31,7 +31,9 @@ REVERSED = {"add": "drop", "drop": "add"}
 class PairMasks(NamedTuple):
     """Change masks of a pair, class ids uint8 [H, W] each; None for what is not known.
 
-    before: what vanished, in the first image. after: what appeared, in the second one.
+    Attributes:
+        before: What vanished, in the first image.
+        after: What appeared, in the second one.
     """
 
     union: np.ndarray | None
@@ -47,7 +49,9 @@ class PairMasks(NamedTuple):
 class OrderedPair:
     """Two images of a scene in an order, with their captions, facts and masks.
 
-    first, second: numbers of the images. facts, masks: None where they are not known.
+    Attributes:
+        first, second: Numbers of the images.
+        facts, masks: None where they are not known.
     """
 
     first: int
@@ -75,8 +79,11 @@ def reversed_facts(facts: Facts) -> Facts:
 def seen_from(facts: Facts | None, objects: Sequence[ObjectAttributes]) -> Facts | None:
     """The facts of a pair whose first image is replaced by another view of the same scene.
 
-    objects: the attributes of the objects in that view, in the order of `facts.objects_before`. The
-    result is None if the facts are None or do not fit the objects.
+    Args:
+        objects: The attributes of the objects in that view, in the order of `facts.objects_before`.
+
+    Returns:
+        None if the facts are None or do not fit the objects.
     """
     if facts is None or len(objects) != len(facts.objects_before):
         return None
@@ -104,7 +111,11 @@ def fact_classes(facts: Facts | None) -> list[int]:
 
 
 def attribute_classes(attributes: ObjectAttributes) -> list[int]:
-    """Colour, shape, material and size as classes. Raises UserError for another word."""
+    """Colour, shape, material and size as classes.
+
+    Raises:
+        UserError: For another word.
+    """
     for name, names in ATTRIBUTES.items():
         if getattr(attributes, name) not in names:
             raise UserError(

@@ -49,21 +49,26 @@ def open_shards(
 ) -> ShardPipeline:
     """The decoded samples of training shards, as a `webdataset` pipeline.
 
-    shards: a path, URL, glob or brace expression, or several. shardshuffle: the shards are shuffled
-    within a window of so many, in another order in each epoch (each pass of a program over the
-    pipeline or over a loader of it); 0 keeps their order. seed: the seed of that order. Shards are
-    divided among the processes of a training and among the workers of a loader.
-
     A sample is a dictionary: `__key__`, `__url__`, `json` (dict), `tokens.npy` int16 [F, h, w],
-    `scores.npy` float32 [2, captions, F]; where the shard has them `features.npy`
-    [frames, C, h, w], float16, or float32 where the shards were built with
-    `features.precision=float32`, `mask.png`, `mask_before.png` and `mask_after.png`, class ids
-    uint8 [H, W], and `change.png` uint8 [H, W], 1 where a change was found; the stored frames
-    `f00.jpg` … as uint8 [H, W, 3] RGB; and `before` and `after`, the first and the last of them.
-    Features of the mirrored images are left out.
+    `scores.npy` float32 [2, captions, F]; where the shard has them `features.npy` [frames, C, h,
+    w], float16, or float32 where the shards were built with `features.precision=float32`,
+    `mask.png`, `mask_before.png` and `mask_after.png`, class ids uint8 [H, W], and `change.png`
+    uint8 [H, W], 1 where a change was found; the stored frames `f00.jpg` … as uint8 [H, W, 3] RGB;
+    and `before` and `after`, the first and the last of them. Features of the mirrored images are
+    left out.
 
-    Raises UserError for a pattern that names no file, and while reading for a damaged shard.
     Nothing is ever unpickled.
+
+    Args:
+        shards: A path, URL, glob or brace expression, or several.
+        shardshuffle: The shards are shuffled within a window of so many, in another order in each
+            epoch (each pass of a program over the pipeline or over a loader of it); 0 keeps their
+            order.
+        seed: The seed of that order. Shards are divided among the processes of a training and among
+            the workers of a loader.
+
+    Raises:
+        UserError: For a pattern that names no file, and while reading for a damaged shard.
     """
     paths = expand([shards] if isinstance(shards, str) else list(shards))
     stages = [

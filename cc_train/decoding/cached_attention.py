@@ -22,9 +22,10 @@ from cc_prep.models.cpu.linear import Packed
 class KVCache:
     """The words so far of B sentences.
 
-    keys, values: [layers, B, heads, length, width / heads] each. looked: the last layer's scores of
-    the memory, [B, length, N], if the decoder keeps them. count: how many positions are filled; a
-    decoder's `step` fills one more.
+    Attributes:
+        keys, values: [layers, B, heads, length, width / heads] each.
+        looked: The last layer's scores of the memory, [B, length, N], if the decoder keeps them.
+        count: How many positions are filled; a decoder's `step` fills one more.
     """
 
     keys: Tensor
@@ -82,7 +83,8 @@ class SelfAttention:
     def __call__(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """[B, D] of x [B, D].
 
-        keys, values: [B, heads, L, D / heads], whose last position is put in here.
+        Args:
+            keys, values: [B, heads, L, D / heads], whose last position is put in here.
         """
         query, key, value = self._joined(x).unflatten(1, (3, self._heads, -1)).unbind(1)
         keys[:, :, -1], values[:, :, -1] = key, value

@@ -47,7 +47,8 @@ class CachedDecoder:
     def step(self, ids: Tensor, memory: Tensor, cache: KVCache) -> Tensor:
         """Logits [B, words] of the word after ids int64 [B]; their keys and values join `cache`.
 
-        memory: the encoder's output, [B, N, width].
+        Args:
+            memory: The encoder's output, [B, N, width].
         """
         x = math.sqrt(self.sizes.width) * F.embedding(ids, self._words)
         x = x + self._positions[cache.count]

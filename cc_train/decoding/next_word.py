@@ -21,7 +21,8 @@ class State(Protocol):
 class NextWord(Protocol):
     """A decoder, one word at a time.
 
-    length: positions of a sentence, its begin and end marks included.
+    Attributes:
+        length: Positions of a sentence, its begin and end marks included.
     """
 
     @property
@@ -34,7 +35,8 @@ class NextWord(Protocol):
     def step(self, ids: Tensor, memory: Tensor, state: Any) -> Tensor:
         """Logits [B, vocabulary] of the word after ids int64 [B], which are added to `state`.
 
-        memory: what the decoder attends to, [B, …].
+        Args:
+            memory: What the decoder attends to, [B, …].
         """
         ...
 
@@ -54,7 +56,8 @@ class Prefix:
 class Recomputing:
     """A `NextWord` of any decoder: each step runs it over all words so far.
 
-    decoder: (ids int64 [B, L], memory) → logits [B, L, vocabulary].
+    Attributes:
+        decoder: (ids int64 [B, L], memory) → logits [B, L, vocabulary].
     """
 
     decoder: Callable[[Tensor, Tensor], Tensor]

@@ -18,9 +18,11 @@ NEVER = float("-inf")
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A sentence of beam search. ids: without begin and end marks.
+    """A sentence of beam search.
 
-    score: the sum of log-probabilities, divided by the number of chosen words ** penalty.
+    Attributes:
+        ids: Without begin and end marks.
+        score: The sum of log-probabilities, divided by the number of chosen words ** penalty.
     """
 
     ids: list[int]
@@ -32,8 +34,10 @@ def greedy(
 ) -> Tensor:
     """The likeliest word at each step: ids int64 [B, length], begin mark first, padded at the end.
 
-    memory: what the decoder attends to of B pairs, [B, …]. stop: end when all sentences have ended;
-    ProCap's code continues, so the ids after an end mark are then whatever the decoder says there.
+    Args:
+        memory: What the decoder attends to of B pairs, [B, …].
+        stop: End when all sentences have ended; ProCap's code continues, so the ids after an end
+            mark are then whatever the decoder says there.
     """
     return scored_greedy(decoder, memory, marks, stop)[0]
 
@@ -48,8 +52,10 @@ def scored_greedy(
 ) -> tuple[Tensor, Tensor]:
     """Greedy sentences as `greedy` returns them, and each one's log-probability, float32 [B].
 
-    The log-probability is summed up to and including the end mark. state: the result of
-    `decoder.start(memory)`, if the caller wants to read it afterwards.
+    The log-probability is summed up to and including the end mark.
+
+    Args:
+        state: The result of `decoder.start(memory)`, if the caller wants to read it afterwards.
     """
     return _each_word(decoder, memory, marks, stop, state, lambda logits: logits.argmax(-1))
 
@@ -63,7 +69,8 @@ def sampled(
 ) -> Tensor:
     """Words drawn by their probabilities: ids int64 [B, length], as `greedy` gives them.
 
-    generator: of the CPU, whatever device decodes.
+    Args:
+        generator: Of the CPU, whatever device decodes.
     """
 
     def draw(logits: Tensor) -> Tensor:
@@ -115,9 +122,11 @@ def beam(
 
     Each pair has a search of its own; a step of the decoder adds a word to the sentences of all.
 
-    memory: what the decoder attends to, [B, …]. penalty: a score is divided by length ** penalty; 0
-    leaves plain sums. A sentence that does not end is cut at the decoder's length. There are fewer
-    sentences than `width` where fewer are possible.
+    Args:
+        memory: What the decoder attends to, [B, …].
+        penalty: A score is divided by length ** penalty; 0 leaves plain sums. A sentence that does
+            not end is cut at the decoder's length. There are fewer sentences than `width` where
+            fewer are possible.
     """
     searches = [_Search(width, penalty, decoder.length, marks) for _ in memory]
     state, seen, pairs = decoder.start(memory), memory, list(range(len(memory)))
@@ -140,8 +149,9 @@ def beam(
 class _Search:
     """The beam search of one pair, which ends when no sentence grows any more.
 
-    live: scores and ids, begin mark first, of the sentences that grow, best first. done: the best
-    sentences that have ended, best first.
+    Args:
+        live: Scores and ids, begin mark first, of the sentences that grow, best first.
+        done: The best sentences that have ended, best first.
     """
 
     def __init__(self, width: int, penalty: float, length: int, marks: Marks) -> None:
@@ -152,7 +162,8 @@ class _Search:
     def grow(self, candidates: Iterable[tuple[float, int, int]]) -> list[int]:
         """Adds a word to the sentences; returns the former rows of those that now grow.
 
-        candidates: score, row among `live`, and word of each, best first.
+        Args:
+            candidates: Score, row among `live`, and word of each, best first.
         """
         grown, rows = list[tuple[float, list[int]]](), list[int]()
         for score, row, word in candidates:
@@ -174,7 +185,8 @@ def _candidates(
 ) -> Iterator[list[tuple[float, int, int]]]:
     """The likeliest next words of each search, twice its width: score, row among its own, and word.
 
-    logits: of the sentences of all searches, [rows, V].
+    Args:
+        logits: Of the sentences of all searches, [rows, V].
     """
     log_probs = logits.float().log_softmax(-1)
     scores = [score for search in searches for score, _ in search.live]

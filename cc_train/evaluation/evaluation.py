@@ -123,9 +123,14 @@ def evaluate(
 ) -> Evaluation:
     """Scores of predictions by id, for all items together and for each smaller group.
 
-    protocol: the name of one of `cc_train.evaluation.protocols`; it is checked. subset: see
-    `signature.of`. words: how captions are split into words. Raises UserError where predictions and
-    items do not fit, an item has no reference, or the items are not those of the protocol.
+    Args:
+        protocol: The name of one of `cc_train.evaluation.protocols`; it is checked.
+        subset: See `signature.of`.
+        words: How captions are split into words.
+
+    Raises:
+        UserError: Where predictions and items do not fit, an item has no reference, or the items
+            are not those of the protocol.
     """
     named = signature.NONE
     if protocol is not None:
@@ -180,10 +185,16 @@ def swap_check(
 ) -> dict[str, Any]:
     """How the captions of changed pairs react when before and after are swapped.
 
-    in_order, swapped: captions by the items' ids. words: how they are split into words. The result
-    holds `pairs`, their number; `same`, the share (0 to 1) of captions that stay word for word,
-    though an added object should now be removed; and CIDEr, × 100, of both against the references
-    of the true order, which should fall. It is empty if no pair is changed.
+    It is empty if no pair is changed.
+
+    Args:
+        in_order, swapped: Captions by the items' ids.
+        words: How they are split into words.
+
+    Returns:
+        The result holds `pairs`, their number; `same`, the share (0 to 1) of captions that stay
+            word for word, though an added object should now be removed; and CIDEr, × 100, of both
+            against the references of the true order, which should fall.
     """
     changed = [item for item in items if STILL not in item.groups]
     if not changed:
@@ -229,8 +240,10 @@ def write(
     """Writes all files of an evaluation into the folder `out`, which it creates.
 
     Readers begin with scores.json: it is removed first and written last, so that they never see the
-    scores of one evaluation with the captions of another. uncaptioned: pairs without references,
-    which references.json then lists.
+    scores of one evaluation with the captions of another.
+
+    Args:
+        uncaptioned: Pairs without references, which references.json then lists.
     """
     item_scores = result.groups[TOTAL].items
     lines = [
@@ -290,7 +303,9 @@ def notes(scores: Mapping[str, Any]) -> list[str]:
 def _without_words(references: Mapping[str, Sequence[str]], names: Mapping[str, str]) -> str:
     """A note on references of which tokenising leaves nothing, such as those of dots.
 
-    references: tokenised, by id. names: of each id.
+    Args:
+        references: Tokenised, by id.
+        names: Of each id.
     """
     ids = [id for id, texts in references.items() for text in texts if not text]
     if not ids:

@@ -172,8 +172,10 @@ def checked(content: Any) -> Mapping[str, Any]:
 
 
 def items(path: Path) -> list[dict[str, Any]]:
-    """The pairs of items.jsonl; none if there is no such file. Raises UserError for a damaged one,
-    with the number of the pair and its first wrong entry.
+    """The pairs of items.jsonl; none if there is no such file.
+
+    Raises:
+        UserError: For a damaged one, with the number of the pair and its first wrong entry.
     """
     if not path.exists():
         return []

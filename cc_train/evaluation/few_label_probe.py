@@ -68,7 +68,8 @@ class Labels:
 class Figure:
     """A figure with its 95 % interval over tested scenes and labelled ones.
 
-    gain, gain_interval: how much more it is than that of the first reading.
+    Attributes:
+        gain, gain_interval: How much more it is than that of the first reading.
     """
 
     value: float

@@ -26,7 +26,10 @@ def check(entries: Sequence[Entry], inputs: Inputs, console: Console) -> None:
     """Checks the first sample of each shard, before anything is computed.
 
     Prints a note for shards with features that the captioner does not read, since its own are then
-    computed from the stored images. Raises UserError for a shard without anything that it reads.
+    computed from the stored images.
+
+    Raises:
+        UserError: For a shard without anything that it reads.
     """
     if inputs.reads == "tokens":
         shard_index.require_tokenizer(entries, inputs.tokenizer, "the captioner's VQGAN")
@@ -61,9 +64,13 @@ def predict(
 ) -> Iterator[tuple[TrainingSample, Caption]]:
     """Every sample and its caption, in order; each of several ranks yields its own batches.
 
-    Images are resized to the captioner's `inputs.size`. swapped: captions of (after, before).
-    unreadable: a set to which the keys of samples that cannot be read are added; such samples are
-    left out. Without it they raise UserError, as does a sample without what the captioner reads.
+    Images are resized to the captioner's `inputs.size`.
+
+    Args:
+        swapped: Captions of (after, before).
+        unreadable: A set to which the keys of samples that cannot be read are added; such samples
+            are left out. Without it they raise UserError, as does a sample without what the
+            captioner reads.
     """
     inputs = captioner.inputs
     if inputs.reads == "tokens":
@@ -135,7 +142,8 @@ def _damage_named(entry: Entry) -> Iterator[None]:
 def _reads(sample: TrainingSample, inputs: Inputs) -> Reads:
     """The kind of input to read from a sample: images if it lacks the features to be read.
 
-    Raises UserError for a sample that has neither.
+    Raises:
+        UserError: For a sample that has neither.
     """
     if inputs.reads != "features" or _has_features(sample, inputs):
         return inputs.reads

@@ -28,14 +28,19 @@ FILE = Path(__file__).parent / "protocols.yaml"
 class Protocol(Section):
     """A protocol.
 
-    revision: increased when the pairs or references change. dataset: its name in published.yaml.
-    prepare: the command that writes its references from the raw files. pairs: number of pairs.
-    groups: number of pairs in each group of the results. references_a_pair: least and largest
-    number of references of a pair. references: their total number; None if it is not known.
-    digest: SHA-256 of the references, see `signature.digest`; None if the official captions were
-    not available. pairs_digest: SHA-256 of the ids of the pairs and of their groups, see
-    `pairs_digest`; None if `digest` covers them. left_open: choices that papers leave open or make
-    differently, and the choice here.
+    Attributes:
+        revision: Increased when the pairs or references change.
+        dataset: Its name in published.yaml.
+        prepare: The command that writes its references from the raw files.
+        pairs: Number of pairs.
+        groups: Number of pairs in each group of the results.
+        references_a_pair: Least and largest number of references of a pair.
+        references: Their total number; None if it is not known.
+        digest: SHA-256 of the references, see `signature.digest`; None if the official captions
+            were not available.
+        pairs_digest: SHA-256 of the ids of the pairs and of their groups, see `pairs_digest`; None
+            if `digest` covers them.
+        left_open: Choices that papers leave open or make differently, and the choice here.
     """
 
     revision: int = Field(ge=1)
@@ -85,7 +90,11 @@ def of_dataset(dataset: str) -> list[str]:
 def checked(name: str, items: Sequence[Item]) -> str:
     """The protocol as a signature names it, `name@revision`.
 
-    items: what is to be scored. Raises UserError if that is not what the protocol asks for.
+    Args:
+        items: What is to be scored.
+
+    Raises:
+        UserError: If that is not what the protocol asks for.
     """
     protocol = get(name)
 

@@ -39,7 +39,8 @@ def _checked(scores: Mapping[str, float]) -> None:
 class Source(Section):
     """A publication that prints figures.
 
-    kind: the form in which it was read. A `note` is a third party's summary of a paper.
+    Attributes:
+        kind: The form in which it was read. A `note` is a third party's summary of a paper.
     """
 
     title: str
@@ -49,7 +50,11 @@ class Source(Section):
 
 
 class Dataset(Section):
-    """A data set. changes: the protocol of its rows, unless a row names another."""
+    """A data set.
+
+    Attributes:
+        changes: The protocol of its rows, unless a row names another.
+    """
 
     title: str
     changes: Changes
@@ -58,11 +63,12 @@ class Dataset(Section):
 class System(Section):
     """A captioner.
 
-    aliases: other names for it in papers.
-    llm: whether a large language model writes its captions; None if that is not known.
-    cider: how its CIDEr is computed. `official`: its published code uses coco-caption,
-        pycocoevalcap or a copy of them, whose CIDEr has the clipping and the length penalty of
-        CIDEr-D. `CIDEr-D`: the paper calls its measure so, and its code was not read.
+    Attributes:
+        aliases: Other names for it in papers.
+        llm: Whether a large language model writes its captions; None if that is not known.
+        cider: How its CIDEr is computed. `official`: its published code uses coco-caption,
+            pycocoevalcap or a copy of them, whose CIDEr has the clipping and the length penalty of
+            CIDEr-D. `CIDEr-D`: the paper calls its measure so, and its code was not read.
     """
 
     aliases: Annotated[tuple[str, ...], Field(strict=False)] = ()
@@ -86,9 +92,10 @@ class Printed(Section):
 class Reproduction(Section):
     """An attempt by others than the system's authors.
 
-    reached: whether they reached the row's scores; None if the row itself is their measurement,
-        because the authors publish none.
-    scores: the scores that they measured, × 100.
+    Attributes:
+        reached: Whether they reached the row's scores; None if the row itself is their measurement,
+            because the authors publish none.
+        scores: The scores that they measured, × 100.
     """
 
     by: str
@@ -104,10 +111,11 @@ class Reproduction(Section):
 class Figure(Printed):
     """The scores of a system on a group of a split.
 
-    elsewhere: scores that other tables print for the same system.
-    changes: the protocol, if it is not the data set's.
-    uncertain: why the scores are in doubt, if they are.
-    reproduced: None if no attempt is known.
+    Attributes:
+        elsewhere: Scores that other tables print for the same system.
+        changes: The protocol, if it is not the data set's.
+        uncertain: Why the scores are in doubt, if they are.
+        reproduced: None if no attempt is known.
     """
 
     dataset: str

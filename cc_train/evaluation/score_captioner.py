@@ -36,9 +36,11 @@ def score(
 
     Samples whose tokens another VQGAN made are refused where the captioner reads tokens.
 
-    path: a folder into which captions and masks are written before they are scored, so that they
-    are not lost if scoring fails. protocol: the name of one of `protocols`. words: how
-    captions are split into words.
+    Args:
+        path: A folder into which captions and masks are written before they are scored, so that
+            they are not lost if scoring fails.
+        protocol: The name of one of `protocols`.
+        words: How captions are split into words.
     """
     if protocol is not None:
         protocols.checked(protocol, items)  # before the captions, which take long

@@ -20,7 +20,8 @@ def captioned(shards: Sequence[str]) -> tuple[list[Entry], list[Item]]:
 def with_uncaptioned(shards: Sequence[str]) -> tuple[list[Entry], list[Item], list[Item]]:
     """The samples that have captions, as entries and as items, and the items without captions.
 
-    Raises UserError where no sample has a caption.
+    Raises:
+        UserError: Where no sample has a caption.
     """
     entries = shard_index.read(shards)
     metas = zip(shard_index.metas(entries), shard_index.facts(entries), strict=True)

@@ -89,7 +89,11 @@ def common(signatures: Sequence[Signature]) -> Signature:
 
 
 def parse(line: str) -> Signature:
-    """The signature in a line. Raises ValueError for a line that is none."""
+    """The signature in a line.
+
+    Raises:
+        ValueError: For a line that is none.
+    """
     pairs = [part.partition(":") for part in line.split("|")]
     if not all(key and colon and value for key, colon, value in pairs):
         raise ValueError(f"{line!r} is no signature")
@@ -108,11 +112,15 @@ def of(
 ) -> Signature:
     """The signature of scores.
 
-    references: tokenised, by id, as `metrics.tokenised` gives them. names: the official id of each.
-    measures: those that were computed. subset: `all` pairs with references, or only those that were
-    `predicted`. protocol: as `name@revision`. facts: what was judged of rendered pairs, as
-    `rendered.fact_scores.digest` gives it; without it the signature has no such key. words: as the
-    references were split.
+    Args:
+        references: Tokenised, by id, as `metrics.tokenised` gives them.
+        names: The official id of each.
+        measures: Those that were computed.
+        subset: `all` pairs with references, or only those that were `predicted`.
+        protocol: As `name@revision`.
+        facts: What was judged of rendered pairs, as `rendered.fact_scores.digest` gives it; without
+            it the signature has no such key.
+        words: As the references were split.
     """
     count = sum(map(len, references.values()))
     used = {"BLEU" if name in metrics.BLEU else name for name in measures}

@@ -14,8 +14,10 @@ from cc_train.distributed import Ranks
 class Unreadable:
     """Decides, alike on all ranks, what to do about validation samples that cannot be read.
 
-    count: number of samples to validate on. skip_bad: the share of them that may be unreadable,
-    see `StreamSettings`. console: prints a note with the samples that were not named before.
+    Args:
+        count: Number of samples to validate on.
+        skip_bad: The share of them that may be unreadable, see `StreamSettings`.
+        console: Prints a note with the samples that were not named before.
     """
 
     def __init__(self, count: int, skip_bad: float, ranks: Ranks, console: Console) -> None:
@@ -25,8 +27,11 @@ class Unreadable:
     def agreed(self, own: Collection[str]) -> set[str]:
         """The keys of all samples that some rank could not read; all ranks call this together.
 
-        own: the keys of this rank. Raises JobFailed if they are more than `skip_bad` allows, or
-        all samples.
+        Args:
+            own: The keys of this rank.
+
+        Raises:
+            JobFailed: If they are more than `skip_bad` allows, or all samples.
         """
         keys = {key for part in self.ranks.gather_objects(sorted(own)) for key in part}
         if not keys:

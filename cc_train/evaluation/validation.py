@@ -35,13 +35,21 @@ class Validation:
     """CIDEr and BLEU-4, × 100, of greedy captions of held-out pairs; writes RUN/validation.json.
 
     Rendered pairs also have the shares of right facts, in % (`cc_train.evaluation.rendered`). Pairs
-    without captions are left out. ranks: the ranks share the pairs; the first one has the figures.
-    skip_bad: the share of the pairs that may be unreadable; these are left out, and a note on
-    `console` counts them. inputs: the captioner's; a check before the first step makes sure that
-    the pairs hold them. Another note warns if the pairs are too few, or their references too alike,
-    to choose the best checkpoint well. words: how captions are split into words; a third
-    note says where `treebank` does not fit them. Raises UserError if no pair is left, and JobFailed
-    if too many are unreadable.
+    without captions are left out.
+
+    Args:
+        ranks: The ranks share the pairs; the first one has the figures.
+        skip_bad: The share of the pairs that may be unreadable; these are left out, and a note on
+            `console` counts them.
+        inputs: The captioner's; a check before the first step makes sure that the pairs hold them.
+            Another note warns if the pairs are too few, or their references too alike, to choose
+            the best checkpoint well.
+        words: How captions are split into words; a third note says where `treebank` does not fit
+            them.
+
+    Raises:
+        UserError: If no pair is left.
+        JobFailed: If too many are unreadable.
     """
 
     def __init__(

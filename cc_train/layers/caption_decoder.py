@@ -77,7 +77,11 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention without biases. scale: what scores are multiplied by."""
+    """Multi-head attention without biases.
+
+    Args:
+        scale: What scores are multiplied by.
+    """
 
     def __init__(self, sizes: DecoderSettings, reference_quirks: bool) -> None:
         super().__init__()
@@ -88,7 +92,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, memory: Tensor, causal: bool = False) -> Tensor:
         """Attention [B, L, D] of x [B, L, D] to `memory` [B, N, D].
 
-        causal: a position attends to itself and those before it only.
+        Args:
+            causal: A position attends to itself and those before it only.
         """
         mixed = F.scaled_dot_product_attention(
             self._split(self.wq(x)),

@@ -16,7 +16,8 @@ Pooling = Literal["unshuffle", "mean"]
 def fold(fine: tuple[int, int], coarse: tuple[int, int]) -> int:
     """How many rows and columns of a fine grid [rows, columns] fall on one of a coarse grid.
 
-    Raises UserError where that is no whole number, or not the same for both.
+    Raises:
+        UserError: Where that is no whole number, or not the same for both.
     """
     factor = fine[0] // coarse[0]
     if not factor or fine != (factor * coarse[0], factor * coarse[1]):
@@ -32,7 +33,10 @@ def to_grid(features: Tensor, grid: tuple[int, int], pooling: Pooling) -> Tensor
     """Features [N, C, h, w] on a grid [rows, columns], of whose sides h and w are multiples by f.
 
     unshuffle: [N, C · f², rows, columns], all values of a place, channels outermost. mean: [N, C,
-    rows, columns]. Raises UserError for other sizes.
+    rows, columns].
+
+    Raises:
+        UserError: For other sizes.
     """
     factor = fold((features.shape[2], features.shape[3]), grid)
     if factor == 1:

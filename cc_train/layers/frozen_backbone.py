@@ -107,8 +107,10 @@ class FrozenBackbone(nn.Module):
     """Images → the features that shards hold of them; stored features as they are. Never trained.
 
     A captioner does not register it as a submodule (see `WithFrozen`): its tensors are in a file of
-    the run and in no checkpoint. network: None where only stored features can be read (an imported
-    run).
+    the run and in no checkpoint.
+
+    Args:
+        network: None where only stored features can be read (an imported run).
     """
 
     def __init__(self, network: nn.Module | None, spec: BackboneSpec) -> None:
@@ -131,7 +133,8 @@ class FrozenBackbone(nn.Module):
     def forward(self, before_after: Tensor) -> Tensor:
         """Features float32 [B, 2, C, h, w] of images uint8 [B, 2, H, W, 3] RGB, or of stored ones.
 
-        Raises UserError for features of another grid, and for images where there is no network.
+        Raises:
+            UserError: For features of another grid, and for images where there is no network.
         """
         features = before_after
         if before_after.dtype == torch.uint8:
@@ -144,8 +147,10 @@ class FrozenBackbone(nn.Module):
     def compute(self, images: Tensor) -> Tensor:
         """Features [N, C, h, w] of images [N, 3, H, W] in [0, 1], in the precision of the spec.
 
-        As `cc_prep.steps.features` stores them, so a captioner sees the same either way. Raises
-        UserError where there is no network.
+        As `cc_prep.steps.features` stores them, so a captioner sees the same either way.
+
+        Raises:
+            UserError: Where there is no network.
         """
         if self.network is None:
             raise UserError(
@@ -195,9 +200,13 @@ def require_same(init: Path, trained: BackboneSpec, stored: BackboneSpec) -> Non
 
 
 def find(spec: BackboneSpec, file: str | None) -> FrozenBackbone:
-    """The backbone of the shards' features. Raises UserError for other weights.
+    """The backbone of the shards' features.
 
-    file: where its weights have no name of their own. Of imported features it is believed.
+    Args:
+        file: Where its weights have no name of their own. Of imported features it is believed.
+
+    Raises:
+        UserError: For other weights.
     """
     name, preprocessing = spec.name, spec.preprocessing
     of_library = library_backbones.of_library(name) and preprocessing is not None

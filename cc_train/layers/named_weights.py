@@ -22,7 +22,8 @@ KEY = "by_name"
 def named(path: Path, network: nn.Module, located: Located) -> dict[str, dict[str, str]]:
     """The entry of `by_name` for a file of a run, if it holds exactly this network; else none.
 
-    network: that of the weights `located`.
+    Args:
+        network: That of the weights `located`.
     """
     stored, own = weights.read_tensors(path), network.state_dict()
     same = stored.keys() == own.keys() and all(torch.equal(stored[n], own[n]) for n in own)
@@ -32,8 +33,10 @@ def named(path: Path, network: nn.Module, located: Located) -> dict[str, dict[st
 def of(settings: Mapping[str, Any], file: str) -> Located | None:
     """The named weights that replace a file which was left out; None if it was not.
 
-    Fetches them where they do not come with the package. Raises UserError for weights of another
-    package.
+    Fetches them where they do not come with the package.
+
+    Raises:
+        UserError: For weights of another package.
     """
     known = settings.get(KEY, {}).get(file)
     if known is None:

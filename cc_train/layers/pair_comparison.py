@@ -28,9 +28,11 @@ ADD = FACT_TYPES.index("add")
 class Changes:
     """What is seen of P pairs.
 
-    facts: logits [P, sum(FACT_CLASSES)]. before, after: logits of the place of the change,
-    [P, rows · columns]. summaries: what the attention maps read, [P, 7, D]. grid: the differences
-    at every place, [P, rows · columns, D].
+    Attributes:
+        facts: Logits [P, sum(FACT_CLASSES)].
+        before, after: Logits of the place of the change, [P, rows · columns].
+        summaries: What the attention maps read, [P, 7, D].
+        grid: The differences at every place, [P, rows · columns, D].
     """
 
     facts: Tensor
@@ -43,8 +45,9 @@ class Changes:
 class Reading(NamedTuple):
     """What is read of P pairs: facts, before and after as in `Changes`.
 
-    pooled: what the attention maps and the maximum gather, five of [P, D]. fused: what the facts
-    are read from, [P, 2 · D].
+    Attributes:
+        pooled: What the attention maps and the maximum gather, five of [P, D].
+        fused: What the facts are read from, [P, 2 · D].
     """
 
     facts: Tensor
@@ -78,8 +81,11 @@ class CrossAttention(nn.Module):
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor, y: Tensor, seen: Tensor | None = None) -> Tensor:
-        """[B, N, D]. seen: what of y can be looked at, bool [B, M], at least one of each row, or
-        logarithms of how much each weighs; None for all alike.
+        """[B, N, D].
+
+        Args:
+            seen: What of y can be looked at, bool [B, M], at least one of each row, or logarithms
+                of how much each weighs; None for all alike.
         """
         query, key, value = (
             layer(part).unflatten(2, (self.heads, -1)).transpose(1, 2)
@@ -95,7 +101,11 @@ class FactReader(nn.Module):
     """What a renderer knows of a change, read from grids of what differs between two images.
 
     Two attention maps say where the change is before and after; the attributes of the object are
-    read there. width: D. dropout: of what the facts are read from.
+    read there.
+
+    Args:
+        width: D.
+        dropout: Of what the facts are read from.
     """
 
     def __init__(self, width: int, dropout: float = 0.1) -> None:
@@ -151,7 +161,9 @@ class FactReader(nn.Module):
 class Comparison(FactReader):
     """Images as features float [P, D, rows, columns] → what differs between pairs of them.
 
-    width: D. dropout: of what the facts are read from.
+    Args:
+        width: D.
+        dropout: Of what the facts are read from.
     """
 
     def __init__(
@@ -204,8 +216,10 @@ def change_tokens(
 ) -> Tensor:
     """What a decoder attends to, [P, N, out]: the summaries, then the differences at every place.
 
-    positions: of the places, [rows · columns, D]; None leaves the places out. bridge and kinds:
-    what `change_bridge` and `change_kinds` made. pool: fewer places of all places, [P, N, D].
+    Args:
+        positions: Of the places, [rows · columns, D]; None leaves the places out.
+        bridge, kinds: What `change_bridge` and `change_kinds` made.
+        pool: Fewer places of all places, [P, N, D].
     """
     summaries: Tensor = bridge(changes.summaries) + kinds[:SUMMARIES]
     if positions is None:

@@ -62,7 +62,8 @@ class FeatureComparison(Comparison):
 class PairEncoder(FeatureComparison):
     """The encoder of captioners of pairs.
 
-    spread: over the training data, the deviation of the mean of a channel over an image.
+    Args:
+        spread: Over the training data, the deviation of the mean of a channel over an image.
     """
 
     spread: Tensor

@@ -25,8 +25,9 @@ EDGES = 1_000_000  # maxima at a time in the backward pass on a processor
 def token_matching(queries: Tensor, keys: Tensor, heads: int = 1) -> Tensor:
     """M, float32 [A, B], of queries [A, N, D] and keys [B, N, D].
 
-    heads: the channels are cut into so many parts, each part is matched by itself, and the parts
-    are added up; D is a multiple of it.
+    Args:
+        heads: The channels are cut into so many parts, each part is matched by itself, and the
+            parts are added up; D is a multiple of it.
     """
     assert queries.shape[1:] == keys.shape[1:], (queries.shape, keys.shape)
     half = torch.get_autocast_dtype(queries.device.type)
@@ -43,10 +44,12 @@ def token_matching(queries: Tensor, keys: Tensor, heads: int = 1) -> Tensor:
 def contrast(matching: Tensor, scenes: Tensor | None = None) -> Tensor:
     """Cross-entropy of each row of a matching [B, B] with its own column, the mean; 0 without rows.
 
-    scenes: the scene of each row and column, int64 [B]. Other columns of a row's own scene do not
-    count, because its pairs can share images. Without it every row is a scene of its own.
-
     Source: InfoNCE (van den Oord et al., 2018).
+
+    Args:
+        scenes: The scene of each row and column, int64 [B]. Other columns of a row's own scene do
+            not count, because its pairs can share images. Without it every row is a scene of its
+            own.
     """
     if not len(matching):
         return matching.sum()

@@ -19,8 +19,11 @@ Points = list[tuple[int, float]]
 class Curve:
     """A figure over steps.
 
-    path: of an SVG of WIDTH × HEIGHT, whose lower and upper ends are low and high: the least and
-    the greatest value. first, last: steps. value: the last one.
+    Attributes:
+        path: Of an SVG of WIDTH × HEIGHT, whose lower and upper ends are low and high: the least
+            and the greatest value.
+        first, last: Steps.
+        value: The last one.
     """
 
     name: str

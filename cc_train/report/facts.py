@@ -24,7 +24,9 @@ from cc_train.evaluation.rendered.fact_scores import (
 class Word:
     """Some characters of a caption.
 
-    state: `right`, `wrong`, or empty where they claim nothing. title: what a wrong word should be.
+    Attributes:
+        state: `right`, `wrong`, or empty where they claim nothing.
+        title: What a wrong word should be.
     """
 
     text: str
@@ -34,9 +36,11 @@ class Word:
 
 @dataclass(frozen=True)
 class Row:
-    """A share and its 95 % interval, in percent. counts: right, wrong, not said, pairs.
+    """A share and its 95 % interval, in percent.
 
-    if_said: percent right of those that say the fact; None where that is not asked.
+    Attributes:
+        counts: Right, wrong, not said, pairs.
+        if_said: Percent right of those that say the fact; None where that is not asked.
     """
 
     name: str
@@ -54,7 +58,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Cell:
-    """Captions of one true and one claimed type. share: of the true type's pairs, 0 to 1."""
+    """Captions of one true and one claimed type.
+
+    Attributes:
+        share: Of the true type's pairs, 0 to 1.
+    """
 
     count: int
     share: float
@@ -65,7 +73,9 @@ class Cell:
 class Tables:
     """What facts.html.j2 shows.
 
-    claimed: the columns of the confusion table. confusion: true type, its cells, its exact share.
+    Attributes:
+        claimed: The columns of the confusion table.
+        confusion: True type, its cells, its exact share.
     """
 
     rows: list[Row]

@@ -45,8 +45,12 @@ def write(
 ) -> None:
     """Writes the mask of a caption, and a picture of it over both images.
 
-    mask: a PNG of class ids in the images' own size. overlay: before and after side by side.
-    Raises UserError for a captioner without masks.
+    Args:
+        mask: A PNG of class ids in the images' own size.
+        overlay: Before and after side by side.
+
+    Raises:
+        UserError: For a captioner without masks.
     """
     if caption.mask is None:
         raise UserError(
@@ -88,7 +92,8 @@ def of_sample(sample: TrainingSample, mask: np.ndarray | None) -> tuple[bytes, b
 def verdicts(mask: np.ndarray, true: np.ndarray) -> np.ndarray:
     """Verdict on each pixel, uint8 [H, W]: 1 right, 2 wrong, 3 missed change, else 0.
 
-    mask, true: class ids uint8 [H, W]. A pixel is wrong if it is unchanged or of another class.
+    Args:
+        mask, true: Class ids uint8 [H, W]. A pixel is wrong if it is unchanged or of another class.
     """
     right = (mask == true) & (mask > 0)
     missed = (mask == 0) & (true > 0)

@@ -35,13 +35,17 @@ FOLDER = Path(__file__).parent  # of the templates
 
 @dataclass(frozen=True)
 class Shown:
-    """A pair on the page. images: data URLs of before and after, where there are shards.
+    """A pair on the page.
 
-    right: the caption is a reference word for word. Of a rendered pair also: exact, the words of
-    the caption, what truly changed (truth), and the names of the facts that are not said.
-    heat: before and after under where the captioner looked; heat_words: each word, and after.
-    imagined: the frames from before to after as the captioner imagines them. masked: before and
-    after under its mask, against the true one where that is known.
+    Attributes:
+        images: Data URLs of before and after, where there are shards.
+        right: The caption is a reference word for word. Of a rendered pair also: exact, the words
+            of the caption, what truly changed (truth), and the names of the facts that are not
+            said.
+        heat: Before and after under where the captioner looked.
+        heat_words: Each word, and after.
+        imagined: The frames from before to after as the captioner imagines them.
+        masked: Before and after under its mask, against the true one where that is known.
     """
 
     id: str
@@ -64,8 +68,9 @@ class Shown:
 class Group:
     """Pairs of an evaluation.
 
-    verbatim: captions that are a reference word for word. judged: pairs whose facts are known; of
-    these, exact captions are right.
+    Attributes:
+        verbatim: Captions that are a reference word for word.
+        judged: Pairs whose facts are known; of these, exact captions are right.
     """
 
     name: str
@@ -84,9 +89,12 @@ def write(
     Of a captioner that comes with the package, or from the hub: to NAME.report.html in the current
     folder.
 
-    shards: those that were evaluated, for the images of pairs. evaluated_in: the folder that
-    `cc-train evaluate` wrote; None for its default. Raises UserError if `run` is no run, that
-    folder holds no evaluation, or a sample is damaged.
+    Args:
+        shards: Those that were evaluated, for the images of pairs.
+        evaluated_in: The folder that `cc-train evaluate` wrote; None for its default.
+
+    Raises:
+        UserError: If `run` is no run, that folder holds no evaluation, or a sample is damaged.
     """
     if out is not None:
         outputs.check_file(out)
@@ -175,7 +183,8 @@ def _masks(scores: Mapping[str, Any]) -> dict[str, Any]:
 def _groups(items: Path, images: Mapping[str, shard_index.Entry]) -> list[Group]:
     """The groups of an evaluation, with some pairs of each; an item counts for its last group.
 
-    Raises UserError for a damaged file.
+    Raises:
+        UserError: For a damaged file.
     """
     by_group: dict[str, list[dict[str, Any]]] = {}
     for row in evaluation_files.items(items):

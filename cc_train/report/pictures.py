@@ -28,7 +28,10 @@ class Captioned:
 
 def captioned(run: str, entries: Sequence[Entry]) -> Captioned:
     """What the captioner of a run says of samples, each by itself: one that it cannot read keeps
-    none of the others from being captioned. Raises UserError for a run that is no captioner.
+    none of the others from being captioned.
+
+    Raises:
+        UserError: For a run that is no captioner.
     """
     captioner = loading.load(run)
     samples, reasons = {}, []

@@ -52,7 +52,8 @@ def write(run: str, before: str, after: str, out: str, stage1: str | None, devic
 def imagined(model: CaptionModel, before_after: np.ndarray) -> np.ndarray | None:
     """The frames that a captioner imagines for one pair, uint8 [T, H, W, 3], both ends included.
 
-    before_after: uint8 [1, 2, H, W, 3]. None for captioners that imagine none.
+    Args:
+        before_after: uint8 [1, 2, H, W, 3]. None for captioners that imagine none.
     """
     imagine = getattr(model, "imagine", None)  # an `EncoderDecoder` has it, others may
     if imagine is None:
@@ -65,7 +66,10 @@ def of_samples(run: str, entries: Sequence[Entry]) -> dict[str, list[bytes]]:
     """The frames, as JPEG, that a run's captioner imagines for samples, by their keys.
 
     Samples without images of before and after are left out, and all are for a captioner that
-    imagines none. Raises UserError for a run that is no captioner.
+    imagines none.
+
+    Raises:
+        UserError: For a run that is no captioner.
     """
     model = loading.load(run)
     drawn = {}

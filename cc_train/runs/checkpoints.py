@@ -35,8 +35,10 @@ MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.jso
 class Criterion(NamedTuple):
     """Which of two validations is better.
 
-    figure: its name. higher_is_better: whether the larger figure is better; of equal ones the
-    larger `tie_breaker`, another figure, is.
+    Attributes:
+        figure: Its name.
+        higher_is_better: Whether the larger figure is better; of equal ones the larger
+            `tie_breaker`, another figure, is.
     """
 
     figure: str
@@ -48,9 +50,11 @@ class Criterion(NamedTuple):
 class Checkpoint:
     """A checkpoint that was read back.
 
-    training: tensors by name; the model's are there too, as `exported.…` where the raw network was
-    stored as `network.…`, and else as `network.…`. state: the content of state.json. stored: the
-    steps of all checkpoints of the run.
+    Attributes:
+        training: Tensors by name; the model's are there too, as `exported.…` where the raw network
+            was stored as `network.…`, and else as `network.…`.
+        state: The content of state.json.
+        stored: The steps of all checkpoints of the run.
     """
 
     step: int
@@ -78,8 +82,13 @@ def write(
 ) -> Path:
     """Writes a checkpoint under another name, renames it when it is whole, and returns its folder.
 
-    model, training: tensors by name. metadata: the settings, stored in the model's file. state:
-    more JSON for state.json. Raises JobFailed if it cannot be written.
+    Args:
+        model, training: Tensors by name.
+        metadata: The settings, stored in the model's file.
+        state: More JSON for state.json.
+
+    Raises:
+        JobFailed: If it cannot be written.
     """
     path = run / FOLDER / f"{step:06d}"
     temporary = path.with_name(f".{path.name}.tmp")
@@ -124,7 +133,11 @@ def steps(run: Path) -> list[int]:
 
 
 def read_state(run: Path, step: int) -> dict[str, Any]:
-    """The content of a checkpoint's state.json. Raises UserError if it is missing or damaged."""
+    """The content of a checkpoint's state.json.
+
+    Raises:
+        UserError: If it is missing or damaged.
+    """
     path = run / FOLDER / f"{step:06d}"
     try:
         state = strict_json.loads((path / STATE).read_text())
@@ -138,7 +151,8 @@ def read_state(run: Path, step: int) -> dict[str, Any]:
 def best_step(run: Path) -> int:
     """The step of the checkpoint that was best in validation.
 
-    Raises UserError for a folder without checkpoints, and for a run that was not validated yet.
+    Raises:
+        UserError: For a folder without checkpoints, and for a run that was not validated yet.
     """
     stored = steps(run)
     if not stored or not (run / "settings.json").exists():
@@ -156,9 +170,10 @@ def better(
 ) -> dict[str, float]:
     """The validation at `step` where it is at least as good as the best one so far, else that one.
 
-    best: `step` and metrics of the best one so far; empty where there is none. metrics: of the
-    validation at `step`, all finite; without the figure of `criterion` it is not the best one. Of
-    equal ones the later is taken: it has learned more.
+    Args:
+        best: `step` and metrics of the best one so far; empty where there is none.
+        metrics: Of the validation at `step`, all finite; without the figure of `criterion` it is
+            not the best one. Of equal ones the later is taken: it has learned more.
     """
     name, higher_is_better, tie_breaker = criterion
     if name not in metrics:
@@ -177,7 +192,11 @@ def better(
 
 
 def read(run: Path, step: int) -> Checkpoint:
-    """The checkpoint of a step. Raises UserError if a file is damaged, by its SHA-256."""
+    """The checkpoint of a step.
+
+    Raises:
+        UserError: If a file is damaged, by its SHA-256.
+    """
     path = run / FOLDER / f"{step:06d}"
     state = read_state(run, step)
     try:
@@ -197,7 +216,10 @@ def read(run: Path, step: int) -> Checkpoint:
 def read_last(run: Path) -> tuple[Checkpoint | None, list[str]]:
     """The last checkpoint that is whole, and what is wrong with each one after it.
 
-    The checkpoint is None for a run without checkpoints. Raises UserError if all are damaged.
+    The checkpoint is None for a run without checkpoints.
+
+    Raises:
+        UserError: If all are damaged.
     """
     _restore_former(run)
     errors: list[UserError] = []
@@ -237,7 +259,8 @@ def flatten(state: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
 def load(module: nn.Module, tensors: Mapping[str, Tensor], prefix: str) -> None:
     """Loads those of a checkpoint's tensors into a module whose names begin with its prefix.
 
-    Raises UserError where the module has others, as one of another version of this package may.
+    Raises:
+        UserError: Where the module has others, as one of another version of this package may.
     """
     own = {n[len(prefix) :]: t for n, t in tensors.items() if n.startswith(prefix)}
     try:

@@ -17,10 +17,14 @@ INIT = "init"  # the key of what a training started from, see `started_from`
 def started_from(init: Path | None, name: str | None) -> dict[str, str] | None:
     """The entry in a run's settings about the weights that --init names; None without any.
 
-    init: a run, a packed captioner or a file of weights. name: the user's name for it, which is
-    recorded if it is no path on this machine. `place` is a digest of the whole path: it tells two
-    folders of one name apart and keeps the path private. Raises UserError for a folder without a
-    network.
+    Args:
+        init: A run, a packed captioner or a file of weights.
+        name: The user's name for it, which is recorded if it is no path on this machine. `place` is
+            a digest of the whole path: it tells two folders of one name apart and keeps the path
+            private.
+
+    Raises:
+        UserError: For a folder without a network.
     """
     if init is None:
         return None

@@ -55,7 +55,8 @@ def default_evaluation(run: str) -> str:
 def weights_file(path: Path) -> Path:
     """The file of a run's best network, or of a packed one; a file of weights as it is.
 
-    Raises UserError for a folder without a network.
+    Raises:
+        UserError: For a folder without a network.
     """
     folder = locate(path)
     return best_model(folder)[0] if folder.is_dir() else folder
@@ -64,7 +65,8 @@ def weights_file(path: Path) -> Path:
 def best_model(folder: Path) -> tuple[Path, int]:
     """The file of a run's best network, and its step; 0 for a packed one.
 
-    Raises UserError if there is none, or it is damaged.
+    Raises:
+        UserError: If there is none, or it is damaged.
     """
     packed = folder / checkpoints.MODEL
     if packed.is_file():
@@ -139,7 +141,9 @@ def write_keys(folder: Path, keys: Sequence[str], anew: bool) -> None:
 def scored_instead(folder: Path, step: int, scores: Mapping[str, Any]) -> str | None:
     """What scores are of, in words, where it is not the best checkpoint of a run.
 
-    step: of that checkpoint. scores: the content of scores.json.
+    Args:
+        step: Of that checkpoint.
+        scores: The content of scores.json.
     """
     scored = scores.get("step")  # those of predictions in files have none
     if scored != step:

@@ -25,9 +25,12 @@ Network = TypeVar("Network", bound=nn.Module)
 class Run:
     """The best network of a training, read from its folder or from a packed one.
 
-    system: its name in the table of systems. settings: the content of settings.json. tensors: the
-    network's, by name, float32 where they are floating point. step: the step of the checkpoint; 0
-    for a packed network. sha256: of the file that they were read from.
+    Attributes:
+        system: Its name in the table of systems.
+        settings: The content of settings.json.
+        tensors: The network's, by name, float32 where they are floating point.
+        step: The step of the checkpoint; 0 for a packed network.
+        sha256: Of the file that they were read from.
     """
 
     folder: Path
@@ -46,8 +49,12 @@ class Run:
 def read(folder: Path, system: str | None = None) -> Run:
     """The best network of a run, or a packed one.
 
-    system: the name that the run's system must have; None for any. Raises UserError for a folder
-    that is no run, is damaged, is of another system or names files outside itself.
+    Args:
+        system: The name that the run's system must have; None for any.
+
+    Raises:
+        UserError: For a folder that is no run, is damaged, is of another system or names files
+            outside itself.
     """
     model, step = run_folder.best_model(folder)
     try:
@@ -69,7 +76,8 @@ def read(folder: Path, system: str | None = None) -> Run:
 def system_of(folder: Path) -> str:
     """The system of a run's folder, or of a packed one, without reading its tensors.
 
-    Raises UserError for a folder that is no run, or is damaged.
+    Raises:
+        UserError: For a folder that is no run, or is damaged.
     """
     model, _ = run_folder.best_model(folder)
     try:
@@ -104,8 +112,11 @@ def settings_of(run: Run, model: type[S]) -> S:
 def network_of(run: Run, build: Callable[[Run], Network], device: str) -> Network:
     """The trained network of a run, in evaluation.
 
-    build: makes the network of a run's settings and files, with nothing learned. Raises UserError
-    where that fails, or its tensors are not the run's.
+    Args:
+        build: Makes the network of a run's settings and files, with nothing learned.
+
+    Raises:
+        UserError: Where that fails, or its tensors are not the run's.
     """
     try:
         network = build(run)

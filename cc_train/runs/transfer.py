@@ -16,8 +16,11 @@ from cc_train.runs.stored_run import Run
 def require_same(run: Run, name: str, value: Any, own_name: str = "") -> None:
     """Refuses a run with another value of a setting that the shapes of its tensors do not show.
 
-    name: of the setting, such as `encoder.heads`. value: that of the new network, where the setting
-    is called own_name if not the same. Raises UserError.
+    Raises UserError.
+
+    Args:
+        name: Of the setting, such as `encoder.heads`.
+        value: That of the new network, where the setting is called own_name if not the same.
     """
     section, key = name.split(".")
     theirs = run.settings[section][key]
@@ -28,7 +31,11 @@ def require_same(run: Run, name: str, value: Any, own_name: str = "") -> None:
 
 
 def take_over(network: nn.Module, tensors: Mapping[str, Tensor], init: Path) -> None:
-    """Loads what the run at `init` learned into a new network. Raises UserError for other sizes."""
+    """Loads what the run at `init` learned into a new network.
+
+    Raises:
+        UserError: For other sizes.
+    """
     try:
         network.load_state_dict(tensors)
     except RuntimeError as error:
@@ -44,9 +51,11 @@ def with_rows(
 ) -> dict[str, Tensor]:
     """The tensors of a run with the rows of its words in the order of another vocabulary.
 
-    names: the tensors with a row for each word. rows: of each word of the new vocabulary the run's
-    row; None where the run does not know it, and the row is that of `own`, the new network's. A
-    tensor whose rows have another shape there stays as it is.
+    Args:
+        names: The tensors with a row for each word.
+        rows: Of each word of the new vocabulary the run's row; None where the run does not know it,
+            and the row is that of `own`, the new network's. A tensor whose rows have another shape
+            there stays as it is.
     """
     moved = dict(tensors)
     for name in names:

@@ -65,7 +65,9 @@ FULL = "the server is busy with other images. Try again"
 class Application:
     """Answers the requests of a page. `asgi` is what an HTTP server runs.
 
-    service, examples, queue, collection: as of `Server`. is_called: whether a `Host` names it.
+    Args:
+        service, examples, queue, collection: As of `Server`.
+        is_called: Whether a `Host` names it.
     """
 
     def __init__(

@@ -27,7 +27,8 @@ OPACITY = 150  # of 255
 class CaptionService:
     """Captions of the pairs that a page sends. Not for two threads at once.
 
-    name: how the page calls the captioner.
+    Args:
+        name: How the page calls the captioner.
     """
 
     def __init__(self, captioner: Captioner, name: str) -> None:
@@ -41,8 +42,13 @@ class CaptionService:
     def caption(self, before: np.ndarray, after: np.ndarray, beams: int) -> dict[str, Any]:
         """All that is known of a pair, as JSON; what the captioner does not say is None or empty.
 
-        before, after: uint8 [H, W, 3] RGB. beams: 1 is greedy alone. Raises UserError for images of
-        different sizes, and for a number of beams outside 1 to MAX_BEAMS.
+        Args:
+            before, after: uint8 [H, W, 3] RGB.
+            beams: 1 is greedy alone.
+
+        Raises:
+            UserError: For images of different sizes, and for a number of beams outside 1 to
+                MAX_BEAMS.
         """
         if not 1 <= beams <= MAX_BEAMS:
             raise UserError(f"{beams} beams", f"Give 1 to {MAX_BEAMS}")

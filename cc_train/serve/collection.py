@@ -36,7 +36,11 @@ LOCK_SECONDS = 60.0  # others write a pair in far less
 
 @dataclass(frozen=True)
 class Row:
-    """A pair with its captions. before, after: its files, relative to the folder."""
+    """A pair with its captions.
+
+    Attributes:
+        before, after: Its files, relative to the folder.
+    """
 
     id: str
     before: str
@@ -55,8 +59,9 @@ class Collection:
     Several processes may have the folder open: each sees and keeps what the others wrote. On a file
     system without locks two that write at once may lose a pair.
 
-    Raises UserError for a folder that cannot be made, or whose table is not ours; the methods do so
-    for a table that is not ours any more.
+    Raises:
+        UserError: For a folder that cannot be made, or whose table is not ours; the methods do so
+            for a table that is not ours any more.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -76,7 +81,11 @@ class Collection:
             return list(self._refresh().values())
 
     def get(self, id: str) -> Row:
-        """A pair. Raises UserError if it is not there."""
+        """A pair.
+
+        Raises:
+            UserError: If it is not there.
+        """
         with self._reading:
             return _of(self._refresh(), id)
 
@@ -93,11 +102,15 @@ class Collection:
     ) -> Row:
         """Writes a pair; the files are there before its row is.
 
-        before, after: encoded images. replaces: the id of the pair that is edited, which may differ
-        from the new one; None for a new pair. New images of a pair that is there get a new name, so
-        that no row ever names the images of another. Raises UserError for what is no pair, for an
-        id that another pair has, and where it cannot be stored; what was there then stays as it
-        was.
+        Args:
+            before, after: Encoded images.
+            replaces: The id of the pair that is edited, which may differ from the new one; None for
+                a new pair. New images of a pair that is there get a new name, so that no row ever
+                names the images of another.
+
+        Raises:
+            UserError: For what is no pair, for an id that another pair has, and where it cannot be
+                stored; what was there then stays as it was.
         """
         texts = tuple(text for text in (" ".join(one.split()) for one in captions) if text)
         if not NAME.fullmatch(id):
@@ -123,7 +136,11 @@ class Collection:
         return row
 
     def remove(self, id: str) -> None:
-        """Takes a pair out, with its files. Raises UserError if it is not there, or cannot be."""
+        """Takes a pair out, with its files.
+
+        Raises:
+            UserError: If it is not there, or cannot be.
+        """
         with self._locked() as rows:
             row = _of(rows, id)
             with _refused(f"{id} cannot be removed"):
@@ -161,7 +178,8 @@ class Collection:
     ) -> list[str]:
         """Paths for both images of a pair, relative to the folder.
 
-        old: the paths of the images stored so far; they are reused if the bytes are the same.
+        Args:
+            old: The paths of the images stored so far; they are reused if the bytes are the same.
         """
         for number in itertools.count(1):
             name = f"{id}{extension}" if number == 1 else f"{id}-{number}{extension}"
@@ -176,11 +194,13 @@ class Collection:
     def _store(
         self, rows: Mapping[str, Row], row: Row, images: Mapping[str, bytes], replaces: str | None
     ) -> None:
-        """Writes images by path, and then the row. After an error nothing of it is there, unless
-        the table was written already.
+        """Writes images by path, and then the row.
 
-        rows: those of the table. replaces: the id of the row whose position it takes; None puts it
-        at the end.
+        After an error nothing of it is there, unless the table was written already.
+
+        Args:
+            rows: Those of the table.
+            replaces: The id of the row whose position it takes; None puts it at the end.
         """
         new = {path for path in images if not (self.folder / path).exists()}
         try:
@@ -246,10 +266,13 @@ def _table(file: Path) -> dict[str, Row]:
 
 
 def _row(value: Any) -> Row:
-    """A row of the table. Raises ValueError for one that is not ours.
+    """A row of the table.
 
     Its images must be where `Collection` puts them: nothing else of the disk is ever read for it,
     or removed with it.
+
+    Raises:
+        ValueError: For one that is not ours.
     """
     if not isinstance(value, dict) or value.keys() != COLUMNS:
         raise ValueError(f"not the columns {', '.join(sorted(COLUMNS))}")

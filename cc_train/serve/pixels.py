@@ -38,7 +38,8 @@ class Pixels:
     def known(self, reference: str) -> str | None:
         """The digest of an image that was decoded before and is as it was then, or None.
 
-        reference: a path, an address, or a frame of a video.
+        Args:
+            reference: A path, an address, or a frame of a video.
         """
         if "://" in reference:
             return self._remote.get(reference)

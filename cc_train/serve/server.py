@@ -27,10 +27,16 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 class Server:
-    """Serves one captioner. Raises UserError for a port that is taken or a host that is not here.
+    """Serves one captioner.
 
-    examples: pairs of image files that the page offers. queue: pairs of the user's that wait for
-    captions. collection: where captions go; None where none are collected. port: 0 takes any.
+    Args:
+        examples: Pairs of image files that the page offers.
+        queue: Pairs of the user's that wait for captions.
+        collection: Where captions go; None where none are collected.
+        port: 0 takes any.
+
+    Raises:
+        UserError: For a port that is taken or a host that is not here.
     """
 
     def __init__(
@@ -138,7 +144,8 @@ def make(
 ) -> Server:
     """The server, which does not answer yet. Raises UserError.
 
-    fetch: whether images of the lists may be at addresses, which the server then asks for them.
+    Args:
+        fetch: Whether images of the lists may be at addresses, which the server then asks for them.
     """
     offered = _listed(Path(examples) if examples else shipped_examples(), fetch)
     queue = [] if pairs is None else _listed(Path(pairs), fetch)

@@ -118,7 +118,8 @@ class Waiting:
 def names(pairs: Sequence[Pair], taken: Names[str] = ()) -> list[str]:
     """A name of each pair by its image before, all different, that a collection takes.
 
-    taken: names that other pairs have.
+    Args:
+        taken: Names that other pairs have.
     """
     counts: Counter[str] = Counter()
     unique: list[str] = []

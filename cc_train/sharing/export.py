@@ -53,10 +53,12 @@ COMPARED = 10  # pairs of one key in two lists of shards, which are read to see 
 class Details:
     """What an export takes besides the run.
 
-    shards: samples that training did not see, to measure on. calibrate: others, of rendered pairs,
-    by which a captioner's captions get a confidence. licence: of the weights, an SPDX identifier.
-    data: in words, what it was trained on. by_name: leave out the frozen networks that the package
-    has, or fetches, by name.
+    Attributes:
+        shards: Samples that training did not see, to measure on.
+        calibrate: Others, of rendered pairs, by which a captioner's captions get a confidence.
+        licence: Of the weights, an SPDX identifier.
+        data: In words, what it was trained on.
+        by_name: Leave out the frozen networks that the package has, or fetches, by name.
     """
 
     shards: Sequence[str] = ()
@@ -90,8 +92,11 @@ def save(folder: Path, out: Path) -> Path:
     """The captioner of a run's or an exported folder as the folder `out`, not measured again.
 
     An exported folder keeps its evaluation and its card, whose examples name the new folder, and
-    whose scores become those of an evaluation since. Raises UserError if `out` is there already,
-    and for scores that are not known to be those of these weights.
+    whose scores become those of an evaluation since.
+
+    Raises:
+        UserError: If `out` is there already, and for scores that are not known to be those of these
+            weights.
     """
     stored = stored_run.read(folder)
     card, earlier = folder / model_card.NAME, folder / run_folder.EVALUATION

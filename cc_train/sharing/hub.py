@@ -49,8 +49,12 @@ def check_id(repo_id: str) -> None:
 def locate(path: str, revision: str | None = None) -> Path:
     """The folder of a run, of a captioner that comes with the package, or fetched from the hub.
 
-    revision: a branch, tag or commit of the hub's repository. Raises UserError where the hub cannot
-    be reached, or does not have it, and for a revision of what is no id, or that has one already.
+    Args:
+        revision: A branch, tag or commit of the hub's repository.
+
+    Raises:
+        UserError: Where the hub cannot be reached, or does not have it, and for a revision of what
+            is no id, or that has one already.
     """
     if not is_id(path):
         if revision is not None:
@@ -87,11 +91,14 @@ def upload(folder: Path, repo_id: str, *, private: bool = False) -> str:
     """Uploads an exported captioner in one commit; its address.
 
     The card's examples name the repository. What an earlier export left there and this one does not
-    have, such as its scores, is removed; other files stay. private: the repository is made private,
-    and one that is there must be.
+    have, such as its scores, is removed; other files stay.
 
-    Raises UserError for a folder that is no exported captioner, with `private` for a public
-    repository, and where the hub refuses it; nothing is uploaded then.
+    Args:
+        private: The repository is made private, and one that is there must be.
+
+    Raises:
+        UserError: For a folder that is no exported captioner, with `private` for a public
+            repository, and where the hub refuses it; nothing is uploaded then.
     """
     check_id(repo_id)
     if not (folder / checkpoints.MODEL).is_file():
@@ -125,8 +132,9 @@ def upload(folder: Path, repo_id: str, *, private: bool = False) -> str:
 def _exported(api: Any, repo_id: str, there: Collection[str]) -> set[str]:
     """The paths in a repository that an export wrote, besides those that each export writes.
 
-    there: the paths of all its files. They are those of an evaluation, and what the network needed
-    besides by the settings there.
+    Args:
+        there: The paths of all its files. They are those of an evaluation, and what the network
+            needed besides by the settings there.
     """
     paths = {f"{run_folder.EVALUATION}/{name}" for name in evaluation.FILES} & set(there)
     if run_folder.SETTINGS in there:

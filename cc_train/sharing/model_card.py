@@ -41,7 +41,11 @@ PATH = re.compile(r'(?<=from_pretrained\(")[^"]*(?="\))|(?<=cc-train caption )\S
 
 @dataclass(frozen=True)
 class Measured:
-    """Scores for the card. measures: texts by name, with intervals where they are known."""
+    """Scores for the card.
+
+    Attributes:
+        measures: Texts by name, with intervals where they are known.
+    """
 
     on: str = ""
     measures: dict[str, str] = field(default_factory=dict)
@@ -51,7 +55,8 @@ class Measured:
 def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
     """What an evaluation's folder says; nothing where there is none. Raises UserError.
 
-    entries: the samples that were evaluated, where they are known.
+    Args:
+        entries: The samples that were evaluated, where they are known.
     """
     if not (folder / evaluation.SCORES).exists():
         return Measured()
@@ -94,7 +99,11 @@ def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
 def of_captioner(
     stored: Run, folder: Path, name: str, scores: Measured, licence: str | None, data: str | None
 ) -> str:
-    """The card of a captioner's folder. data: in words, what it was trained on."""
+    """The card of a captioner's folder.
+
+    Args:
+        data: In words, what it was trained on.
+    """
     height, width = stored.settings.get("size") or (0, 0)
     text = stored.settings.get("text") or {}
     known = f"{text['count']:,} entries" if text.get("count") else "see the files"
@@ -130,8 +139,12 @@ def of_network(
     licence: str | None,
     data: str | None,
 ) -> str:
-    """The card of a network that is one file. stored: with the tensors that the file holds. about:
-    what the system's recipe measured of it. data: in words, what it was trained on.
+    """The card of a network that is one file.
+
+    Args:
+        stored: With the tensors that the file holds.
+        about: What the system's recipe measured of it.
+        data: In words, what it was trained on.
     """
     return _render(
         "network.md.j2",

@@ -28,12 +28,16 @@ from cc_prep.errors import UserError
 class System:
     """A row of the table.
 
-    name: of the command, and of the section in a manifest. module: of the recipe. help: the help
-    text of the command. valid: whether it takes shards to validate on (--valid). ranks: whether
-    several processes can train it together. dry_run: the module whose `dry_run(settings)` estimates
-    the cost of a training, as text. Four are for the report: pictures, a legend of the pictures of
-    its validation; attention, whether captions have an attention map for each word; imagines,
-    whether it draws frames between two images; masks, whether it predicts change masks.
+    Attributes:
+        name: Of the command, and of the section in a manifest.
+        module: Of the recipe.
+        help: The help text of the command.
+        valid: Whether it takes shards to validate on (--valid).
+        ranks: Whether several processes can train it together.
+        dry_run: The module whose `dry_run(settings)` estimates the cost of a training, as text.
+            Four are for the report: pictures, a legend of the pictures of its validation;
+            attention, whether captions have an attention map for each word; imagines, whether it
+            draws frames between two images; masks, whether it predicts change masks.
     """
 
     name: str
@@ -79,13 +83,21 @@ def importer(code: str) -> ModuleType:
 
 
 def dry_run(name: str, settings: Any) -> str:
-    """The estimated cost of a training, as text. settings: its recipe's. Raises UserError."""
+    """The estimated cost of a training, as text. Raises UserError.
+
+    Args:
+        settings: Its recipe's.
+    """
     text: str = importlib.import_module(get(name).dry_run).dry_run(settings)
     return text
 
 
 def recipe(name: str) -> ModuleType:
-    """The recipe of a system, imported on first use. Raises UserError for an unknown name."""
+    """The recipe of a system, imported on first use.
+
+    Raises:
+        UserError: For an unknown name.
+    """
     return importlib.import_module(get(name).module)
 
 

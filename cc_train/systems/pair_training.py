@@ -75,8 +75,9 @@ class PairSettings(Section):
 class PairTraining:
     """The training data of a captioner of pairs.
 
-    features: of the first sample that can be read. about: a description of the data, for the run's
-    settings.
+    Attributes:
+        features: Of the first sample that can be read.
+        about: A description of the data, for the run's settings.
     """
 
     data: Split
@@ -103,7 +104,10 @@ def learned(
     """The tensors of a run with the rows of words in the order of another vocabulary.
 
     Only words of both vocabularies are taken over; others begin as in `network`, the new captioner
-    of these settings. Raises UserError for a run with other heads or another backbone.
+    of these settings.
+
+    Raises:
+        UserError: For a run with other heads or another backbone.
     """
     transfer.require_same(run, "encoder.heads", settings.encoder.heads)
     transfer.require_same(run, "decoder.heads", settings.decoder.heads)

@@ -26,9 +26,12 @@ from cc_train.text import TextCodec
 class PairTrunk(WithFrozen, EncoderDecoder):
     """Two images, or their stored features → their differences, and a decoder of words.
 
-    A captioner implements `memory`: what the decoder attends to. bridge, kinds: layers that turn
-    differences into tokens, see `change_tokens`. backbone: not in `state_dict`; a run holds it as a
-    file, so that images can be captioned without shards.
+    A captioner implements `memory`: what the decoder attends to.
+
+    Args:
+        bridge, kinds: Layers that turn differences into tokens, see `change_tokens`.
+        backbone: Not in `state_dict`; a run holds it as a file, so that images can be captioned
+            without shards.
     """
 
     backbone: FrozenBackbone

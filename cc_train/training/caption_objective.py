@@ -21,7 +21,9 @@ class CaptionObjective(Objective):
     """The loss of the next word.
 
     A batch is one of `CaptionBatches`. The loss is summed over words and divided by captions.
-    score: a captioner in evaluation mode → its metrics by name.
+
+    Args:
+        score: A captioner in evaluation mode → its metrics by name.
     """
 
     network: EncoderDecoder

@@ -107,8 +107,11 @@ def open_loggers(
 ) -> list[ExperimentLogger]:
     """The loggers of these names; a run that resumes continues its logs in them as well.
 
-    config: all settings, which they show. Raises UserError where one is not installed, or refuses
-    the run.
+    Args:
+        config: All settings, which they show.
+
+    Raises:
+        UserError: Where one is not installed, or refuses the run.
     """
     path = run / IDS
     ids: dict[str, str] = storage.read_json(str(path)) if path.exists() else {}

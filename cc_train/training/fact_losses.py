@@ -76,8 +76,9 @@ def losses(
 ) -> dict[str, Tensor]:
     """All losses, not yet weighted, each divided by its denominator.
 
-    images: float [N, D, rows, columns], what `changes` compares pairs of; all objects are looked
-    for in them.
+    Args:
+        images: Float [N, D, rows, columns], what `changes` compares pairs of; all objects are
+            looked for in them.
     """
     result = of_change(changes.facts, batch["facts"], counts)
     for i, name in enumerate(("location_before", "location_after")):
@@ -91,7 +92,8 @@ def losses(
 def of_change(logits: Tensor, facts: Tensor, counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The losses of the change itself, by FACT_NAMES, of logits [P, sum(FACT_CLASSES)].
 
-    facts: classes int64 [P, 6], UNKNOWN where nothing is asked.
+    Args:
+        facts: Classes int64 [P, 6], UNKNOWN where nothing is asked.
     """
     parts = logits.split(FACT_CLASSES, dim=1)
     return {

@@ -22,8 +22,11 @@ class IntervalMeans:
         self.counts: dict[str, int] = {}
 
     def add(self, shares: Mapping[str, Tensor]) -> None:
-        """Adds a step. shares: this rank's share of each loss, by name; a loss that is not in every
-        step is averaged over the steps that have it.
+        """Adds a step.
+
+        Args:
+            shares: This rank's share of each loss, by name; a loss that is not in every step is
+                averaged over the steps that have it.
         """
         for name, share in shares.items():
             value = share.detach().double()

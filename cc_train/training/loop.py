@@ -42,12 +42,15 @@ def fit(
 ) -> dict[str, float]:
     """Trains up to `settings.steps` and returns the metrics of the last validation, by name.
 
-    source: gives each micro-batch of this rank by its number. config: all settings, written to
-        the run folder and into the weights. files: what the network needs besides, by name; also
-        written to the run folder. resume: `auto` resumes from the last checkpoint,
-        `never` refuses a folder that has a run. device: of the objective. Raises UserError;
-        JobFailed when a loss is not finite, on SIGTERM and Ctrl-C; LoaderWorkerDied when a loader
-        worker is killed.
+    Raises UserError; JobFailed when a loss is not finite, on SIGTERM and Ctrl-C; LoaderWorkerDied
+    when a loader worker is killed.
+
+    Args:
+        source: Gives each micro-batch of this rank by its number.
+        config: All settings, written to the run folder and into the weights.
+        files: What the network needs besides, by name; also written to the run folder.
+        resume: `auto` resumes from the last checkpoint, `never` refuses a folder that has a run.
+        device: Of the objective.
     """
     trainer = Trainer(objective, settings, config, run, ranks, device)
     with trainer.held:

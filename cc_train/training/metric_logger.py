@@ -26,8 +26,12 @@ T = TypeVar("T")
 class MetricLogger:
     """Writes the logs of a run that starts, or resumes, at step `start`.
 
-    Lines of later steps, which a killed run left behind, are dropped. total: the last step.
-    console: prints the line of each log. others: further loggers, which get the same metrics.
+    Lines of later steps, which a killed run left behind, are dropped.
+
+    Args:
+        total: The last step.
+        console: Prints the line of each log.
+        others: Further loggers, which get the same metrics.
     """
 
     def __init__(
@@ -79,7 +83,9 @@ class MetricLogger:
     def log(self, step: int, part: str, metrics: Mapping[str, float], samples: int = 0) -> None:
         """Logs metrics by name: of training the means over the steps since the last log.
 
-        part: `train` or `validation`. samples: how many items a step trains on, for the speed.
+        Args:
+            part: `train` or `validation`.
+            samples: How many items a step trains on, for the speed.
         """
         values = {name: round(float(value), 6) for name, value in metrics.items()}
         with self.file.open("a") as file:

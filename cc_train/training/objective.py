@@ -15,16 +15,20 @@ from cc_train.runs.checkpoints import Criterion
 class Objective(ABC):
     """What is trained.
 
-    network: what is exported. Checkpoints hold its `state_dict`, so a network with a large frozen
-        part, such as a language model with adapters, overrides `state_dict` and `load_state_dict`
-        and stores what it trains. others: networks that only training needs. buffers: tensors
-        besides parameters that training must remember. phases: each has its own optimiser and its
-        own backward pass in every step, in this order. criterion: picks the best checkpoint.
-    over: what the losses are taken over. `sum`: terms of samples, divided by the `denominators` of
-        the whole step, so that any division into micro-batches and processes gives the same step.
-        `batch`: all samples of a step at once, as a contrastive loss: there is one micro-batch, and
-        on several processes the objective gathers (`Ranks.gather`) what it compares. An objective
-        that adds both kinds says `batch`, and divides its sums by their denominators.
+    Args:
+        network: What is exported. Checkpoints hold its `state_dict`, so a network with a large
+            frozen part, such as a language model with adapters, overrides `state_dict` and
+            `load_state_dict` and stores what it trains.
+        others: Networks that only training needs.
+        buffers: Tensors besides parameters that training must remember.
+        phases: Each has its own optimiser and its own backward pass in every step, in this order.
+        criterion: Picks the best checkpoint.
+        over: What the losses are taken over. `sum`: terms of samples, divided by the `denominators`
+            of the whole step, so that any division into micro-batches and processes gives the same
+            step. `batch`: all samples of a step at once, as a contrastive loss: there is one
+            micro-batch, and on several processes the objective gathers (`Ranks.gather`) what it
+            compares. An objective that adds both kinds says `batch`, and divides its sums by their
+            denominators.
     """
 
     network: nn.Module
@@ -63,7 +67,8 @@ class Objective(ABC):
     ) -> dict[str, Tensor]:
         """Scalars by name, of a chunk; `total` is minimised, the others are logged.
 
-        denominators: those of the whole step, over all micro-batches and ranks.
+        Args:
+            denominators: Those of the whole step, over all micro-batches and ranks.
         """
 
     def after_step(self, step: int) -> None:  # noqa: B027, most have nothing to do

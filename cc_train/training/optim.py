@@ -27,8 +27,11 @@ def lr_multiplier(
 
     cosine: linear warm-up, then half a cosine to `min_lr_ratio`. linear: from 0 up, then down to 0,
     as BERT. constant: a logarithmic warm-up from a hundredth, then the full rate, as DeepSpeed's
-    WarmupLR with its usual ends. step: linear warm-up; every `decay[0]` steps the rate is
-    multiplied by `decay[1]`, as torch's StepLR.
+    WarmupLR with its usual ends.
+
+    Args:
+        step: Linear warm-up; every `decay[0]` steps the rate is multiplied by `decay[1]`, as
+            torch's StepLR.
     """
     if schedule == "linear":
         if step < warmup:
@@ -67,9 +70,11 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Parameter groups: matrices and filters decay; biases, norms and embeddings do not.
 
-    The word table of a caption decoder is the weight of its output layer, and decays.
-    What else is spared a module names in `no_weight_decay() -> set of names`, as timm's networks
-    do. decay_norms: only what is named a bias is spared, as in BERT's and ProCap's code.
+    The word table of a caption decoder is the weight of its output layer, and decays. What else is
+    spared a module names in `no_weight_decay() -> set of names`, as timm's networks do.
+
+    Args:
+        decay_norms: Only what is named a bias is spared, as in BERT's and ProCap's code.
     """
     plain: list[nn.Parameter] = []
     decaying: list[nn.Parameter] = []

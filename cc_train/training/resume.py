@@ -30,7 +30,11 @@ GLOBAL_BATCH_SIZE = "global_batch_size"
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The content of a run's settings.json. Raises UserError for what is none."""
+    """The content of a run's settings.json.
+
+    Raises:
+        UserError: For what is none.
+    """
     try:
         settings = storage.read_json(str(path))
     except ValueError as error:

@@ -100,7 +100,8 @@ class Loop(Section):
         """These settings with the division of a step among so many processes: micro-batches of
         `batch_size` items at most, where `global_batch_size` says how many a step has.
 
-        Raises UserError if it cannot be divided, or the division is given as well.
+        Raises:
+            UserError: If it cannot be divided, or the division is given as well.
         """
         total = self.global_batch_size
         if total is None:
@@ -124,8 +125,12 @@ class Loop(Section):
         """These settings with the `steps` that `epochs` make, where `epochs` is given, and with the
         `decay_steps` that `decay_epochs` make.
 
-        items: of an epoch. world: the number of processes. Raises UserError for the schedule `step`
-        without either.
+        Args:
+            items: Of an epoch.
+            world: The number of processes.
+
+        Raises:
+            UserError: For the schedule `step` without either.
         """
         step_items = self.batch_size * self.grad_accum_steps * world
         update: dict[str, int] = {}
@@ -157,8 +162,10 @@ class Loop(Section):
 def pick_device(device: str, remedy: str = "Give cpu or auto", tf32: bool = False) -> str:
     """`cuda` where there is one and `device` is `auto` or `cuda`, else `cpu`. Raises UserError.
 
-    remedy: for a user who wants a GPU that is not there. tf32: what float32 means on a GPU from now
-    on, see `set_tf32`; it is set here so that no caller forgets it.
+    Args:
+        remedy: For a user who wants a GPU that is not there.
+        tf32: What float32 means on a GPU from now on, see `set_tf32`; it is set here so that no
+            caller forgets it.
     """
     if device not in DEVICES:
         raise UserError(f"device={device}: not known", f"Give {', '.join(DEVICES)}")

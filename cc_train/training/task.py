@@ -28,10 +28,13 @@ from cc_train.training.settings import Loop
 class Request:
     """What a command asks for besides the settings.
 
-    shards, valid: patterns of shards to train and to validate on. run: the run's folder. init: the
-    file or the run's folder to start from; init_name: what the user calls it. resume: `auto` or
-    `never`, see `fit`. ranks, device: this process and where it computes, `cpu` or `cuda`;
-    `start.train` sets them.
+    Attributes:
+        shards, valid: Patterns of shards to train and to validate on.
+        run: The run's folder.
+        init: The file or the run's folder to start from.
+        init_name: What the user calls it.
+        resume: `auto` or `never`, see `fit`.
+        ranks, device: This process and where it computes, `cpu` or `cuda`; `start.train` sets them.
     """
 
     shards: Sequence[str]
@@ -47,8 +50,11 @@ class Request:
     def begun_with(self, codec: type[Vocabulary]) -> Vocabulary | None:
         """The vocabulary of the run to resume; None if it took no step, or has none of this kind.
 
-        All processes call this together: the first one reads the file in the run's folder. Raises
-        UserError for a damaged file, and FirstRankFailed on the others.
+        All processes call this together: the first one reads the file in the run's folder.
+
+        Raises:
+            UserError: For a damaged file.
+            FirstRankFailed: On the others.
         """
         [name] = codec.of(()).files()
         words = self.ranks.broadcast_from_rank0(
@@ -69,12 +75,15 @@ def _words_of(path: Path | None, codec: type[Vocabulary]) -> list[str] | None:
 class Task:
     """A system ready to be trained.
 
-    objective: the network and its losses. source: the micro-batches. items: how many items an
-        epoch has, as the source counts them: where it pairs scenes, a scene is one. about: what
-        identifies the training besides its settings, as JSON; a run resumes only with the same,
-        and no key is also a setting. files: the content, by name, of the files that the network
-        needs beside its checkpoints. settings: the system's, with a value for what was left to
-        `prepare`; None if nothing was.
+    Attributes:
+        objective: The network and its losses.
+        source: The micro-batches.
+        items: How many items an epoch has, as the source counts them: where it pairs scenes, a
+            scene is one.
+        about: What identifies the training besides its settings, as JSON; a run resumes only with
+            the same, and no key is also a setting.
+        files: The content, by name, of the files that the network needs beside its checkpoints.
+        settings: The system's, with a value for what was left to `prepare`; None if nothing was.
     """
 
     objective: Objective
@@ -100,7 +109,8 @@ def captioned(
 ) -> tuple[Split, Vocabulary]:
     """The samples that a captioner is trained and validated on, and its words. Raises UserError.
 
-    codec: the kind of vocabulary.
+    Args:
+        codec: The kind of vocabulary.
     """
     shards, console = (request.shards, request.valid), request.console
     return split.captioned(
@@ -118,8 +128,10 @@ def validation(
 ) -> Validation:
     """The validation on the held-out samples of a data set. Raises what `Validation` raises.
 
-    inputs: of the captioner. ranks: those that share the pairs; None for all of the request. words:
-    the setting that says how captions are split; None for the default.
+    Args:
+        inputs: Of the captioner.
+        ranks: Those that share the pairs; None for all of the request.
+        words: The setting that says how captions are split; None for the default.
     """
     shared = request.ranks if ranks is None else ranks
     return Validation(
@@ -144,9 +156,14 @@ def over_samples(
     files: Mapping[str, bytes],
     partners: bool = False,
 ) -> Task:
-    """A task over the samples of training shards. Raises UserError for too few of them.
+    """A task over the samples of training shards.
 
-    make_batch, partners: see `Stream`. objective, about, files: see `Task`.
+    Args:
+        make_batch, partners: See `Stream`.
+        objective, about, files: See `Task`.
+
+    Raises:
+        UserError: For too few of them.
     """
     loop, ranks = settings.loop, request.ranks
     stream = Stream(

@@ -52,13 +52,20 @@ class _Forward(nn.Module):
 class Trainer:
     """Trains an objective, with its optimisers, its running average and its checkpoints.
 
-    config: all settings, as JSON; a run resumes only with the same, except for `resume.FREE`. run:
-    its folder. device: of the objective, `cpu` or `cuda`. metrics: of the last validation,
-    by name; best: the step and the metrics of the best one. signals: sums over all ranks of what
-    each gave to the last step. interval: the losses of the steps since the last log.
+    Made on all ranks together.
 
-    Made on all ranks together. Raises UserError for a loss that cannot be accumulated, and where
-    ranks have other settings or samples.
+    Args:
+        config: All settings, as JSON; a run resumes only with the same, except for `resume.FREE`.
+        run: Its folder.
+        device: Of the objective, `cpu` or `cuda`.
+        metrics: Of the last validation, by name.
+        best: The step and the metrics of the best one.
+        signals: Sums over all ranks of what each gave to the last step.
+        interval: The losses of the steps since the last log.
+
+    Raises:
+        UserError: For a loss that cannot be accumulated, and where ranks have other settings or
+            samples.
     """
 
     def __init__(
@@ -134,8 +141,13 @@ class Trainer:
         """Makes the run folder or resumes the run in it; returns the step to start at.
 
         The first rank looks, decides and sends the checkpoint to the others, which need not see the
-        folder. resume_mode: `never` refuses a folder that has a run. Raises UserError for that, and
-        for a run with other settings.
+        folder.
+
+        Args:
+            resume_mode: `never` refuses a folder that has a run.
+
+        Raises:
+            UserError: For that, and for a run with other settings.
         """
         checkpoint, before = self.ranks.broadcast_from_rank0(
             lambda: self._decide(resume_mode), checkpoints.to_send
@@ -188,10 +200,15 @@ class Trainer:
     ) -> dict[str, Tensor]:
         """Takes a step of every phase and returns this rank's share of the losses, by name.
 
-        batches: the micro-batches of this rank. signals: numbers that are summed over all ranks in
-        the same exchange as the denominators; the sums are `self.signals` afterwards. The total of
-        a phase has the phase's name; `interval` takes the shares in. Raises JobFailed if the loss
-        or a gradient of a phase is not finite; that phase's weights are then as before.
+        Args:
+            batches: The micro-batches of this rank.
+            signals: Numbers that are summed over all ranks in the same exchange as the
+                denominators; the sums are `self.signals` afterwards. The total of a phase has the
+                phase's name; `interval` takes the shares in.
+
+        Raises:
+            JobFailed: If the loss or a gradient of a phase is not finite; that phase's weights are
+                then as before.
         """
         self._seed(step, self.ranks.rank)
         batches = [to_device(batch, self.device) for batch in batches]

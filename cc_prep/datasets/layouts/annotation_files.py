@@ -160,7 +160,8 @@ class Images:
 def parts(root: str, part_names: Iterable[Iterable[str]]) -> dict[str, bool]:
     """Whether each part of a layout is there, by its first name.
 
-    part_names: the names that each part may have; those that end in `/` are folders.
+    Args:
+        part_names: The names that each part may have; those that end in `/` are folders.
     """
     presence = {}
     for names in part_names:

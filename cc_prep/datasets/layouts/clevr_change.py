@@ -225,7 +225,8 @@ def _captions(root: str, kind: str) -> dict[str, list[str]]:
 def facts_by_image_id(path: str) -> dict[str, Facts]:
     """What truly changed by the pairs' official ids, of a file that `cc-prep synth` wrote.
 
-    Raises UserError for a file that is not there or is no such file.
+    Raises:
+        UserError: For a file that is not there or is no such file.
     """
     return {
         _image_id(name.removeprefix("CLEVR_default_").removesuffix(".png"), kind): facts

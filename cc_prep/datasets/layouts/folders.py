@@ -54,8 +54,9 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
 def every_pair(manifest: Manifest, captioned: str | None = None) -> list[ImagePair]:
     """The pairs of all splits by split and name. Raises UserError.
 
-    captioned: the split whose captions are needed; None for all. The others' are left out where
-    folders say which these are, since each is a file to read.
+    Args:
+        captioned: The split whose captions are needed; None for all. The others' are left out where
+            folders say which these are, since each is a file to read.
     """
     if manifest.split_file is None:
         listed = [
@@ -81,8 +82,12 @@ def pairs_for_split_file(manifest: Manifest) -> list[ImagePair]:
 def _prefixes(manifest: Manifest, any_name: bool = False) -> list[str]:
     """Prefixes of folders of pairs: "" for the root, else `split/` for each split with a folder.
 
-    any_name: where no split has one, each folder with pairs: the splits of a split file need not be
-    named like the folders that were split. Raises UserError where there is none.
+    Args:
+        any_name: Where no split has one, each folder with pairs: the splits of a split file need
+            not be named like the folders that were split.
+
+    Raises:
+        UserError: Where there is none.
     """
     root = manifest.root
     if _sides(root, ""):
@@ -99,7 +104,8 @@ def faults(manifest: Manifest) -> list[str]:
     """Images without their counterpart, captions, masks and names in unchanged.txt without images,
     files that are no images, and tables and folders that are left out.
 
-    Raises UserError where there are no folders of images.
+    Raises:
+        UserError: Where there are no folders of images.
     """
     root = manifest.root
     problems = [
@@ -228,7 +234,11 @@ def _lines(path: str, content: bytes) -> tuple[str, ...]:
 
 
 def has_sides(root: str, prefix: str) -> bool:
-    """Whether a folder holds the two folders of images. prefix: "" for the root, else `name/`."""
+    """Whether a folder holds the two folders of images.
+
+    Args:
+        prefix: "" for the root, else `name/`.
+    """
     return _sides(root, prefix) is not None
 
 

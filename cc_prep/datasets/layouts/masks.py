@@ -25,8 +25,11 @@ def with_masks(
     """The pair with the masks of these references.
 
     Where one side has a mask and the other has none, nothing is seen on the other: an object that
-    came or went has one mask. land_cover: the sides are maps of what covers the ground; one of them
-    says nothing of what changed, and both are left out.
+    came or went has one mask.
+
+    Args:
+        land_cover: The sides are maps of what covers the ground; one of them says nothing of what
+            changed, and both are left out.
     """
     if land_cover and (before is None or after is None):
         before = after = None
@@ -54,8 +57,10 @@ def with_empty(pairs: Sequence[ImagePair]) -> list[ImagePair]:
 def stray_faults(root: str, folder: str, names: Set[str], *, of_others: bool = True) -> list[str]:
     """A fault for each mask of a folder that no pair has, with the pair that it may be meant for.
 
-    names: of the pairs. of_others: also of masks that do not begin with the name of a pair, as
-    those of images that a data set leaves out.
+    Args:
+        names: Of the pairs.
+        of_others: Also of masks that do not begin with the name of a pair, as those of images that
+            a data set leaves out.
     """
     problems = []
     for stem, name in sorted(by_stem(storage.list_files(storage.join(root, folder))).items()):

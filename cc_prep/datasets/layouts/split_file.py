@@ -36,9 +36,10 @@ def ids(manifest: Manifest) -> dict[str, list[str]]:
 def with_splits(manifest: Manifest, pairs: list[ImagePair]) -> list[ImagePair]:
     """The pairs with the split that the manifest's `split_file` says, if it names one.
 
-    Raises UserError for a pair that the file does not know or has in two splits, and for a split
-    with pairs in it that the manifest does not name: these pairs would be left out of every job
-    without a word.
+    Raises:
+        UserError: For a pair that the file does not know or has in two splits, and for a split with
+            pairs in it that the manifest does not name: these pairs would be left out of every job
+            without a word.
     """
     if manifest.split_file is None:
         return pairs

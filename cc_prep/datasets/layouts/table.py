@@ -60,7 +60,11 @@ ENDINGS = (".csv", ".jsonl", ".parquet")
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: its values by column. number: its line in a text, else which row it is."""
+    """A row of a table: its values by column.
+
+    Attributes:
+        number: Its line in a text, else which row it is.
+    """
 
     path: str
     number: int
@@ -222,8 +226,9 @@ def _differs(row: Row, id: str, column: str, remedy: str) -> UserError:
 def groups(manifest: Manifest, column: str) -> dict[str, str]:
     """What a column says of each pair, by id; a pair of which it says nothing is not there.
 
-    Raises UserError where there is no such column, no row fills it, or two rows of a pair differ in
-    it.
+    Raises:
+        UserError: Where there is no such column, no row fills it, or two rows of a pair differ in
+            it.
     """
     path = _path(manifest)
     rows = _rows(path)
@@ -319,8 +324,9 @@ def _parquet_rows(path: str, data: bytes, remedy: str) -> list[Row]:
 def text_rows(path: str, data: bytes, remedy: str) -> list[Row]:
     """The rows of a CSV or of JSON lines (.jsonl), which have at least before and after.
 
-    Raises UserError for what is neither, and with `remedy` for a table without rows or without
-    these columns.
+    Raises:
+        UserError: For what is neither, and with `remedy` for a table without rows or without these
+            columns.
     """
     text = text_files.decode(data, path)
     read = text_files.json_lines if path.endswith(".jsonl") else _csv_rows

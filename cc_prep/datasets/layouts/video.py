@@ -29,7 +29,11 @@ def parts(root: str) -> dict[str, bool]:
 
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
-    """The pairs of all videos of a split, by file name and frame. Raises UserError for none."""
+    """The pairs of all videos of a split, by file name and frame.
+
+    Raises:
+        UserError: For none.
+    """
     paths = _videos(manifest.root, split)
     named_alike = Counter(map(_stem, paths))
     image_pairs = [

@@ -135,7 +135,8 @@ def _at(samples: Iterator[T], numbers: set[int]) -> Iterator[T]:
 class _Tables:
     """Scores and the index of samples, each read once for all strips of a shard.
 
-    decode: frames of tokens; None where that cannot be.
+    Args:
+        decode: Frames of tokens; None where that cannot be.
     """
 
     def __init__(

@@ -44,7 +44,9 @@ class Frame:
 class Curve:
     """Penalties of the frames in between as a line of an SVG drawing.
 
-    points: x and y in px with the penalty; width: of the whole strip.
+    Attributes:
+        points: X and y in px with the penalty.
+        width: Of the whole strip.
     """
 
     width: int
@@ -60,7 +62,9 @@ class Curve:
 class Strip:
     """One sequence as the page shows it.
 
-    ends: the pixels of before and after, where both are stored, for what is drawn over them later.
+    Attributes:
+        ends: The pixels of before and after, where both are stored, for what is drawn over them
+            later.
     """
 
     key: str

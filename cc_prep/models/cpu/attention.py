@@ -24,9 +24,10 @@ MAX_SCORES = 2**25
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
     """`F.scaled_dot_product_attention` of [B, heads, L, D] and [B, heads, M, D].
 
-    mask: bool that spreads to [B, heads, L, M], at least one True in each row; or numbers that are
-    added to the scores. In bfloat16 on a CPU that has its products, scores are rounded to it, and
-    kept for the backward pass.
+    Args:
+        mask: Bool that spreads to [B, heads, L, M], at least one True in each row; or numbers that
+            are added to the scores. In bfloat16 on a CPU that has its products, scores are rounded
+            to it, and kept for the backward pass.
     """
     scores = query.shape[:-1].numel() * key.shape[-2]
     if (

@@ -63,11 +63,13 @@ def image_by_image(
     """`network(images)` [N, ...] without gradients; on a CPU each image alone, on one thread.
 
     On a GPU as many images together as have PIXELS_AT_ONCE, fewer where memory does not suffice.
-    enlarged: how many times longer a side becomes in the network.
 
     On a CPU as many images at once as torch has threads. So an image's result depends on nothing
     but the image, and its tensors fit a processor's caches better than a batch's. Callers may be in
     autocast. torch.compile, which cannot follow threads, gets one image after the other.
+
+    Args:
+        enlarged: How many times longer a side becomes in the network.
     """
     if images.device.type != "cpu":
         with torch.no_grad():

@@ -88,7 +88,9 @@ class CrossScaleAttention(nn.Module):
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor | None) -> Tensor:
     """Attention of q to k and v, each [M, heads, w², d] → [M, w², heads · d].
 
-    bias: [heads, w², w²], added to the scaled scores. mask: [M/B, w², w²], added too.
+    Args:
+        bias: [heads, w², w²], added to the scaled scores.
+        mask: [M/B, w², w²], added too.
     """
     if mask is not None:
         bias = (bias + mask[:, None]).repeat(len(q) // len(mask), 1, 1, 1)
@@ -128,7 +130,11 @@ def windows_of(x: Tensor, window: int) -> Tensor:
 
 
 def map_of(windows: Tensor, size: tuple[int, int]) -> Tensor:
-    """The map [B, H, W, C] of its windows [M, w², C]. size: H and W."""
+    """The map [B, H, W, C] of its windows [M, w², C].
+
+    Args:
+        size: H and W.
+    """
     _, tokens, c = windows.shape
     side = int(tokens**0.5)
     rows, columns = size[0] // side, size[1] // side
@@ -145,8 +151,9 @@ def half_size(x: Tensor) -> Tensor:
 def coarse_windows_of(x: Tensor, window: int) -> Tensor:
     """For each window of the full map the window of twice its sides around the same centre.
 
-    x: the map at half the resolution [B, H/2, W/2, C], which is mirrored at its borders. → [M, w²,
-    C] in the order of `windows_of`.
+    Args:
+        x: The map at half the resolution [B, H/2, W/2, C], which is mirrored at its borders. → [M,
+            w², C] in the order of `windows_of`.
     """
     margin = window // 4
     mirrored = F.pad(x.permute(0, 3, 1, 2), (margin,) * 4, mode="reflect")

@@ -60,7 +60,9 @@ class FlowBlock(nn.Module):
 class RefineNet(nn.Module):
     """Features of both images at four sizes, and blocks that refine the flow from coarse to fine.
 
-    widths: of the features at each size. refines: whether there are such blocks.
+    Args:
+        widths: Of the features at each size.
+        refines: Whether there are such blocks.
     """
 
     def __init__(self, widths: Sequence[int], refines: bool) -> None:
@@ -142,8 +144,10 @@ class RefineBlock(nn.Module):
 def correlation(direction: Tensor, features: Tensor, flow: Tensor, centre: Tensor) -> Tensor:
     """Cosine of `direction` and the warped features around each pixel: [N, 9, H, W], row by row.
 
-    direction: of length 1, [N, C, H, W]. centre: the features [N, C, H, W] warped by `flow`. The
-    neighbours are taken one by one: all at once are nine times the features.
+    Args:
+        direction: Of length 1, [N, C, H, W].
+        centre: The features [N, C, H, W] warped by `flow`. The neighbours are taken one by one: all
+            at once are nine times the features.
     """
     height, width = features.shape[-2:]
     framed = F.pad(features, (1, 1, 1, 1))  # beyond the border there is nothing

@@ -30,8 +30,9 @@ INDEX, MASK = "relative_position_index", "attn_mask"
 class Config:
     """Sizes of a VFIformer; the defaults are the published full model.
 
-    refines: whether the flow is refined with features of the images. contexts: channels of those
-    features at each of four sizes.
+    Attributes:
+        refines: Whether the flow is refined with features of the images.
+        contexts: Channels of those features at each of four sizes.
     """
 
     width: int = 160
@@ -51,8 +52,9 @@ VARIANTS = {
 class VFIformer(nn.Module):
     """Midpoint network.
 
-    padding_mode: what images are padded with to multiples of 64, `zeros` (black, as published) or
-        `replicate` (their border pixels). Images lie in the middle of their padding.
+    Args:
+        padding_mode: What images are padded with to multiples of 64, `zeros` (black, as published)
+            or `replicate` (their border pixels). Images lie in the middle of their padding.
     """
 
     def __init__(self, config: Config, padding_mode: str = "zeros") -> None:
@@ -68,8 +70,11 @@ class VFIformer(nn.Module):
     def forward(self, before: Tensor, after: Tensor, flow: Tensor | None = None) -> Tensor:
         """Frames at t = 0.5 between `before` and `after`, all [N, 3, H, W] float in [0, 1].
 
-        Channels are in the order blue, green, red, as in the public code. flow: [N, 4, H, W] in px
-        from the middle to `before` and to `after`, in place of the network's own.
+        Channels are in the order blue, green, red, as in the public code.
+
+        Args:
+            flow: [N, 4, H, W] in px from the middle to `before` and to `after`, in place of the
+                network's own.
         """
         height, width = before.shape[-2:]
         top, left = -height % MULTIPLE // 2, -width % MULTIPLE // 2

@@ -30,8 +30,10 @@ MLP_RATIO = 2
 class UNet(nn.Module):
     """Features and both images' warped context → what makes the middle frame.
 
-    channels: of the input. contexts: of each image's context at each level. Module names follow
-    the published checkpoint.
+    Args:
+        channels: Of the input.
+        contexts: Of each image's context at each level. Module names follow the published
+            checkpoint.
     """
 
     def __init__(
@@ -61,7 +63,8 @@ class UNet(nn.Module):
     def forward(self, x: Tensor, contexts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """x [N, channels, H, W] → [N, 4, H, W]: three channels of the residual, one of the mask.
 
-        contexts: of level i the warped context of both images, each [N, C, H / 2^i, W / 2^i].
+        Args:
+            contexts: Of level i the warped context of both images, each [N, C, H / 2^i, W / 2^i].
         """
         first = x = self.conv_first(x)
         outputs = []
@@ -115,7 +118,11 @@ class Group(nn.Module):
         self.conv = conv(attentions[0].width, attentions[0].width)
 
     def forward(self, x: Tensor, masks: Masks | None) -> Tensor:
-        """[B, H, W, C] → the same. masks: of shifted blocks."""
+        """[B, H, W, C] → the same.
+
+        Args:
+            masks: Of shifted blocks.
+        """
         y = self.residual_group(x, masks).permute(0, 3, 1, 2)
         result: Tensor = self.conv(y).permute(0, 2, 3, 1) + x
         return result
@@ -135,7 +142,11 @@ class Blocks(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and an MLP, each after a norm and with a residual. shift: of the windows."""
+    """Attention and an MLP, each after a norm and with a residual.
+
+    Args:
+        shift: Of the windows.
+    """
 
     def __init__(self, attention: WindowAttention | CrossScaleAttention, shift: int) -> None:
         super().__init__()
@@ -145,7 +156,11 @@ class Block(nn.Module):
         self.mlp = MLP(attention.width)
 
     def forward(self, x: Tensor, masks: Masks | None) -> Tensor:
-        """[B, H, W, C] → the same. masks: needed by a shifted block only."""
+        """[B, H, W, C] → the same.
+
+        Args:
+            masks: Needed by a shifted block only.
+        """
         y = self.norm1(x)
         if self.shift:
             y = y.roll((-self.shift, -self.shift), (1, 2))

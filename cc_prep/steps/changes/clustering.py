@@ -16,7 +16,9 @@ NOISE = -1  # the label of points in no cluster
 class Cluster:
     """Changed pixels that are close together.
 
-    pixels: bool [H, W]. strength: their summed difference.
+    Attributes:
+        pixels: Bool [H, W].
+        strength: Their summed difference.
     """
 
     pixels: np.ndarray
@@ -50,9 +52,13 @@ def labels(
 ) -> np.ndarray:
     """The cluster of each point by DBSCAN, int64 [points]; NOISE for points in no cluster.
 
-    points: [points, 2]. eps: the radius of a neighbourhood, in the points' unit. min_samples: the
-    weight that makes the middle of a neighbourhood a core point, itself included. Raises UserError
-    without scikit-learn.
+    Raises UserError without scikit-learn.
+
+    Args:
+        points: [points, 2].
+        eps: The radius of a neighbourhood, in the points' unit.
+        min_samples: The weight that makes the middle of a neighbourhood a core point, itself
+            included.
     """
     extras.require("sklearn", "cc-prep changes")
     from sklearn.cluster import DBSCAN
@@ -74,10 +80,15 @@ def clusters(
 ) -> list[Cluster]:
     """Clusters of the changed pixels, the largest summed difference first.
 
-    difference: float32 [H, W]. changed: bool [H, W]. eps: px. min_samples: changed pixels. cell:
-    pixels are grouped into squares of this side, weighted by their number of changed pixels; this
-    takes half the time of DBSCAN over the pixels, for the same clusters. min_area: clusters of
-    fewer pixels are left out. most: how many of the others are returned; None for all.
+    Args:
+        difference: float32 [H, W].
+        changed: Bool [H, W].
+        eps: Px.
+        min_samples: Changed pixels.
+        cell: Pixels are grouped into squares of this side, weighted by their number of changed
+            pixels; this takes half the time of DBSCAN over the pixels, for the same clusters.
+        min_area: Clusters of fewer pixels are left out.
+        most: How many of the others are returned; None for all.
     """
     height, width = changed.shape
     rows, columns = -(-height // cell), -(-width // cell)
@@ -108,7 +119,8 @@ def clusters(
 def _separate(grid: np.ndarray, changed: np.ndarray, cell: int) -> list[np.ndarray]:
     """The changed pixels of each cluster, as ascending indices into the flattened image.
 
-    grid: the cluster of each cell, int64 [rows, columns].
+    Args:
+        grid: The cluster of each cell, int64 [rows, columns].
     """
     indices = np.flatnonzero(changed)
     row, column = np.divmod(indices, changed.shape[1])

@@ -12,8 +12,10 @@ TOLERANT_BLUR = 0.7
 def plain(before: np.ndarray, after: np.ndarray, blur: float) -> np.ndarray:
     """The largest difference of the three Lab channels, float32 [H, W] in 0 … 255.
 
-    before, after: uint8 [H, W, 3] RGB. blur: sigma in px of a Gaussian over both images; 0 for
-    none. Lab, so that another hue of equal brightness counts.
+    Args:
+        before, after: uint8 [H, W, 3] RGB.
+        blur: Sigma in px of a Gaussian over both images; 0 for none. Lab, so that another hue of
+            equal brightness counts.
     """
     one, other = (_lab(image, blur).astype(np.float32) for image in (before, after))
     largest: np.ndarray = np.abs(one - other).max(axis=2)

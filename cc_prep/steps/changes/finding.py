@@ -80,8 +80,10 @@ def grown(cluster: Cluster, changed: np.ndarray, radius: int) -> Cluster:
 def core(cluster: Cluster, difference: np.ndarray, relative: float) -> Cluster:
     """A cluster without its pixels of small difference: shadows, reflections, blurred edges.
 
-    difference: float32 [H, W]. relative: a pixel stays if its difference is at least this share of
-    the cluster's 90th percentile.
+    Args:
+        difference: float32 [H, W].
+        relative: A pixel stays if its difference is at least this share of the cluster's 90th
+            percentile.
     """
     least = relative * np.percentile(difference[cluster.pixels], TYPICAL)
     return Cluster(cluster.pixels & (difference >= least), cluster.strength)
@@ -92,9 +94,10 @@ def accepted(
 ) -> tuple[np.ndarray, list[Region]]:
     """The union of the masks that fit their clusters, bool [H, W], and a record of each cluster.
 
-    masks: bool [2, clusters, H, W], in before and in after. A mask fits if its intersection over
-    union with its cluster is at least `tau`. If neither mask fits, the filled cluster is used
-    instead: without any mask the pair would silently count as unchanged.
+    Args:
+        masks: Bool [2, clusters, H, W], in before and in after. A mask fits if its intersection
+            over union with its cluster is at least `tau`. If neither mask fits, the filled cluster
+            is used instead: without any mask the pair would silently count as unchanged.
     """
     union = np.zeros(candidates[0].pixels.shape, bool)
     regions = []

@@ -23,8 +23,9 @@ class Segmenter(Protocol):
     def segment(self, images: Sequence[np.ndarray], clusters: Sequence[Cluster]) -> np.ndarray:
         """The mask of each cluster in each image, bool [images, clusters, H, W].
 
-        images: uint8 [H, W, 3] RGB, of one size. A segmenter with prompts takes each cluster's box
-        and its centre.
+        Args:
+            images: uint8 [H, W, 3] RGB, of one size. A segmenter with prompts takes each cluster's
+                box and its centre.
         """
         ...
 
@@ -46,8 +47,10 @@ class Fill:
 class Sam:
     """`sam`: transformers' SamModel from a local folder, prompted with the box and its centre.
 
-    device: `cpu` or `cuda`. Raises UserError without transformers, or if the folder holds another
-    model.
+    Raises UserError without transformers, or if the folder holds another model.
+
+    Args:
+        device: `cpu` or `cuda`.
     """
 
     def __init__(self, folder: Located, device: str) -> None:

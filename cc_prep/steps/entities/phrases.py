@@ -67,8 +67,9 @@ def _phrases(document: Any) -> list[str]:
 def vocabulary(phrases: Iterable[Sequence[str]], min_count: int) -> dict[str, int]:
     """The number of pairs whose captions have each phrase; phrases below `min_count` are left out.
 
-    phrases: the phrases of each pair, from all its captions. A phrase counts once for a pair,
-    however many captions of the pair have it.
+    Args:
+        phrases: The phrases of each pair, from all its captions. A phrase counts once for a pair,
+            however many captions of the pair have it.
     """
     counts = Counter(phrase for of_pair in phrases for phrase in dict.fromkeys(of_pair))
     return {phrase: count for phrase, count in sorted(counts.items()) if count >= min_count}

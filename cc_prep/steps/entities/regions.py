@@ -22,7 +22,12 @@ class Encoder(Protocol):
     """Regions of an image → vectors of unit length, so that a product is their cosine."""
 
     def __call__(self, image: np.ndarray, masks: np.ndarray) -> np.ndarray:
-        """Vectors float32 [regions, D]. image: uint8 [H, W, 3] RGB. masks: bool [regions, H, W]."""
+        """Vectors float32 [regions, D].
+
+        Args:
+            image: uint8 [H, W, 3] RGB.
+            masks: Bool [regions, H, W].
+        """
         ...
 
 
@@ -69,7 +74,11 @@ class GridFeatures:
     """The mean of EfficientNet-Lite0's features over a region, on the grid of 1/8 of the image.
 
     The first channels describe colour and fine shape, the last ones the kind of thing; each level
-    has the same weight. file: the network's weights. device: `cpu` or `cuda`.
+    has the same weight.
+
+    Args:
+        file: The network's weights.
+        device: `cpu` or `cuda`.
     """
 
     def __init__(self, file: Located, device: str) -> None:
@@ -125,9 +134,10 @@ class ClipImages:
 def view(image: np.ndarray, mask: np.ndarray, kind: str, grow: float) -> np.ndarray:
     """The picture of a region that an image tower sees, uint8 [h, w, 3].
 
-    kind: `crop`, the region's box enlarged by the share `grow`; `dimmed`, the same crop with the
-    surroundings of the mask faded to the mean colour; `masked`, the whole image times the soft
-    mask, as in the paper, which leaves black around the region.
+    Args:
+        kind: `crop`, the region's box enlarged by the share `grow`; `dimmed`, the same crop with
+            the surroundings of the mask faded to the mean colour; `masked`, the whole image times
+            the soft mask, as in the paper, which leaves black around the region.
     """
     height, width = mask.shape
     soft = cv2.GaussianBlur(mask.astype(np.float32), (0, 0), GROUND_SIGMA * max(height, width))

@@ -15,8 +15,9 @@ from cc_prep.formats.entities import Entity
 class RegionVectors:
     """A pair's regions as vectors of unit length, float32 [regions, D] each.
 
-    scene: the id of the scene of a training pair; None for other pairs. phrases: of a training
-    pair's captions.
+    Attributes:
+        scene: The id of the scene of a training pair; None for other pairs.
+        phrases: Of a training pair's captions.
     """
 
     key: str
@@ -35,7 +36,9 @@ class Retriever(Protocol):
 class ByText:
     """Retrieves the phrases whose vector is nearest to a region's, in before or in after.
 
-    texts: float32 [phrases, D] of unit length. k: number of phrases for each region and image.
+    Args:
+        texts: float32 [phrases, D] of unit length.
+        k: Number of phrases for each region and image.
     """
 
     def __init__(self, phrases: Sequence[str], texts: np.ndarray, k: int) -> None:
@@ -56,7 +59,9 @@ class ByNeighbours:
     its inverse document frequency over training regions: a phrase of many regions says little.
     Pairs of the same scene never vote, but count for the rarity.
 
-    known: training pairs. vocabulary: phrases that can be voted for.
+    Args:
+        known: Training pairs.
+        vocabulary: Phrases that can be voted for.
     """
 
     def __init__(

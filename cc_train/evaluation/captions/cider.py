@@ -60,8 +60,9 @@ def _counts(captions: Sequence[Sequence[str]], n: int) -> csr_array:
 def _cosines(counts: csr_array, owner: np.ndarray) -> np.ndarray:
     """Cosine of each reference with its candidate, [references].
 
-    counts: rows of the candidates, then of the references. owner: the number of each reference's
-    candidate, ascending.
+    Args:
+        counts: Rows of the candidates, then of the references.
+        owner: The number of each reference's candidate, ascending.
     """
     items = counts.shape[0] - len(owner)
     of_references = counts[items:]

@@ -37,10 +37,12 @@ FORMATS = 'Give [{"image_id": …, "caption": …}], {id: caption}, ProCap\'s or
 class Item:
     """A pair with its references, and the groups besides `total` that it counts for.
 
-    image_id: its id in the official reference file, where there is one.
-    aliases: other names that systems give it. facts: what truly changed, of a rendered pair. own:
-    its id in its data set (`pair`) and its two images (`before`, `after`), where it has no official
-    id.
+    Attributes:
+        image_id: Its id in the official reference file, where there is one.
+        aliases: Other names that systems give it.
+        facts: What truly changed, of a rendered pair.
+        own: Its id in its data set (`pair`) and its two images (`before`, `after`), where it has no
+            official id.
     """
 
     id: str
@@ -60,7 +62,8 @@ class Item:
 def items(metas: Sequence[Mapping[str, Any]]) -> list[Item]:
     """Items of samples by their JSON; those without captions have no references.
 
-    Raises UserError for facts of another form than ours.
+    Raises:
+        UserError: For facts of another form than ours.
     """
     names = coco.image_ids(metas)
     return [_item(name, meta) for name, meta in zip(names, metas, strict=True)]
@@ -104,7 +107,8 @@ def aliases(image_id: str) -> list[str]:
 def check_apart(out: Path, paths: Sequence[str]) -> None:
     """Raises UserError for input files that an evaluation in `out` would replace.
 
-    paths: of predictions and references, as `read_predictions` and `read_references` take them.
+    Args:
+        paths: Of predictions and references, as `read_predictions` and `read_references` take them.
     """
     own = {(out / name).resolve() for name in (PREDICTIONS, REFERENCES, *SCORER_FILES)}
     for file in (Path(path, name) for path in paths for name in ("", *SCORER_FILES)):
@@ -188,7 +192,8 @@ def _only(value: Any) -> Any:
 def _whole(text: str) -> str:
     """A text with ? for half a pair of surrogates, which JSON may hold and no file can.
 
-    Raises TypeError for what is no text, such as null in place of a caption.
+    Raises:
+        TypeError: For what is no text, such as null in place of a caption.
     """
     return str.encode(text, "utf-8", "replace").decode()
 
@@ -206,10 +211,14 @@ def matched(
 ) -> tuple[dict[str, str], list[Item]]:
     """Predictions by the items' own ids, and the items that have a prediction.
 
-    A name of a pair is its key, its official id, or an alias that no other pair has. uncaptioned:
-    pairs without references, whose predictions are left out. Raises UserError for a prediction
-    that belongs to no pair, for two predictions of one pair, and, unless `predicted_only`, for a
-    pair without a prediction.
+    A name of a pair is its key, its official id, or an alias that no other pair has.
+
+    Args:
+        uncaptioned: Pairs without references, whose predictions are left out.
+
+    Raises:
+        UserError: For a prediction that belongs to no pair, for two predictions of one pair, and,
+            unless `predicted_only`, for a pair without a prediction.
     """
     names, not_scored = _names(items), _names(uncaptioned)
     captions: dict[str, str] = {}
@@ -341,8 +350,10 @@ def with_types(items: Sequence[Item], path: str) -> list[Item]:
     """The items with the groups of a type mapping, {type: [image ids]}.
 
     The mapping may call a pair by any name that `matched` takes. A changed pair that it does not
-    have counts for all changed pairs and for no type. Raises UserError for a file that is no
-    mapping, or that has none of the changed pairs.
+    have counts for all changed pairs and for no type.
+
+    Raises:
+        UserError: For a file that is no mapping, or that has none of the changed pairs.
     """
     mapping = _json(path)
     if not isinstance(mapping, dict) or not all(isinstance(v, list) for v in mapping.values()):
@@ -369,7 +380,8 @@ def with_types(items: Sequence[Item], path: str) -> list[Item]:
 def write(out: Path, items: Sequence[Item], predictions: Mapping[str, str]) -> None:
     """Writes `predictions.json`, and SCORER's two files if the ids mark some pairs as distractors.
 
-    predictions: captions by the items' own ids.
+    Args:
+        predictions: Captions by the items' own ids.
     """
     out.mkdir(parents=True, exist_ok=True)
     rows = [{"image_id": item.name, "caption": predictions[item.id], **item.own} for item in items]

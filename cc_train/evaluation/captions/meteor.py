@@ -104,7 +104,11 @@ class _Server:
                 )
 
     def line(self) -> str:
-        """Its next answer. Raises ValueError where it ended."""
+        """Its next answer.
+
+        Raises:
+            ValueError: Where it ended.
+        """
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         self.answered = time.monotonic()

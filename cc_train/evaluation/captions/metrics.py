@@ -43,8 +43,11 @@ OF_ENGLISH = {"SPICE": "it parses English sentences"}  # why a measure has no ot
 class Scores:
     """Scores by measure, × 100: CIDEr from 0 to 1000, all others from 0 to 100.
 
-    corpus: scores of all items together. items: scores of each id. left_out: why a measure is
-    missing. signature: see `cc_train.evaluation.signature`; empty unless it was requested.
+    Attributes:
+        corpus: Scores of all items together.
+        items: Scores of each id.
+        left_out: Why a measure is missing.
+        signature: See `cc_train.evaluation.signature`; empty unless it was requested.
     """
 
     corpus: dict[str, float] = field(default_factory=dict)
@@ -66,11 +69,15 @@ def tokenised(
     predictions: Mapping[str, str],
     words: Words = "treebank",
 ) -> Tokens:
-    """Tokenised references and predictions. Raises UserError where ids do not fit.
-
-    words: how captions are split into words.
+    """Tokenised references and predictions.
 
     Missing and surplus predictions are errors: dropping either would change the score in silence.
+
+    Args:
+        words: How captions are split into words.
+
+    Raises:
+        UserError: Where ids do not fit.
     """
     missing, surplus = references.keys() - predictions.keys(), predictions.keys() - references
     for ids, what in ((missing, "without a prediction"), (surplus, "without references")):
@@ -109,14 +116,22 @@ def score(
     predictions: Mapping[str, str],
     measures: Sequence[str] = ORDER,
 ) -> Scores:
-    """Scores of predictions. Raises UserError where ids do not fit."""
+    """Scores of predictions.
+
+    Raises:
+        UserError: Where ids do not fit.
+    """
     return score_tokens(tokenised(references, predictions), measures)
 
 
 def score_tokens(
     tokens: Tokens, measures: Sequence[str] = ORDER, words: Words = "treebank"
 ) -> Scores:
-    """Scores of tokens that `tokenised` returned; words: as they were split."""
+    """Scores of tokens that `tokenised` returned.
+
+    Args:
+        words: As they were split.
+    """
     return score_groups(tokens, {"total": set(tokens[1])}, measures, words)["total"]
 
 
@@ -128,8 +143,10 @@ def score_groups(
 ) -> dict[str, Scores]:
     """Scores of each group of ids by itself; each Java program runs once for all groups.
 
-    A measure that is not available is in `left_out` of every group, with the reason. words: as the
-    tokens were split.
+    A measure that is not available is in `left_out` of every group, with the reason.
+
+    Args:
+        words: As the tokens were split.
     """
     by_group = {}
     for name, ids in groups.items():

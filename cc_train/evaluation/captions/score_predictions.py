@@ -25,18 +25,22 @@ def score(
 ) -> Scores:
     """BLEU-1 to 4, METEOR, ROUGE-L, CIDEr and SPICE of predictions, as COCO's scorer has them.
 
-    predictions: captions by id, a list in the order of the references, or a file of any format that
-    `cc-train evaluate --predictions` reads. references: lists of captions by the same ids, a list
-    of lists, or a file in COCO's format or {id: [captions]}, for which predictions need ids.
-    measures: those that are wanted; METEOR and SPICE need Java. words: how captions are split into
-    words; `characters` makes a word of each character of a script without blanks.
-
     `Scores.corpus` has each measure × 100, `Scores.items` those of each id (of lists `0`, `1`, …),
     `Scores.left_out` says why a measure is missing, and `Scores.signature` is what a paper cites
     beside them (docs/evaluation.md, Scores).
 
-    Raises UserError where predictions and references do not fit, and for an unknown measure or way
-    to split.
+    Args:
+        predictions: Captions by id, a list in the order of the references, or a file of any format
+            that `cc-train evaluate --predictions` reads.
+        references: Lists of captions by the same ids, a list of lists, or a file in COCO's format
+            or {id: [captions]}, for which predictions need ids.
+        measures: Those that are wanted; METEOR and SPICE need Java.
+        words: How captions are split into words; `characters` makes a word of each character of a
+            script without blanks.
+
+    Raises:
+        UserError: Where predictions and references do not fit, and for an unknown measure or way to
+            split.
     """
     if words not in get_args(Words):
         raise UserError(f"words={words!r}", f"Known: {', '.join(get_args(Words))}")

@@ -17,10 +17,11 @@ def gain(
 ) -> tuple[float, float, float]:
     """How much higher `later` scores than `first`: mean over pairs and runs, 95 % interval.
 
-    first, later: the scores by pair of each run of a system; all runs cover the same pairs. Pairs
-    are drawn with replacement, the same ones for both systems. If a system has several runs, its
-    runs are drawn too, since a system is its training and not one of its seeds. Two systems with
-    one run each are compared over pairs alone.
+    Args:
+        first, later: The scores by pair of each run of a system; all runs cover the same pairs.
+            Pairs are drawn with replacement, the same ones for both systems. If a system has
+            several runs, its runs are drawn too, since a system is its training and not one of its
+            seeds. Two systems with one run each are compared over pairs alone.
     """
     ids = sorted(first[0])
     scores = [

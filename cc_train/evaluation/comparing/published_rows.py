@@ -13,7 +13,8 @@ from cc_train.evaluation.comparing.scored_rows import Row
 def of_dataset(dataset: str) -> list[Row]:
     """The published figures of a data set's test split, one row for each system.
 
-    Raises UserError if there are none.
+    Raises:
+        UserError: If there are none.
     """
     figures_file = published.read()
     figures = [f for f in figures_file.figures if (f.dataset, f.split) == (dataset, "test")]
@@ -33,7 +34,8 @@ def of_dataset(dataset: str) -> list[Row]:
 def unchecked(dataset: str, ours: Sequence[Row], mixed: bool = False) -> list[str]:
     """A note for each row of ours that follows no protocol of the data set.
 
-    mixed: a row of another data set's protocol has a note too; else UserError is raised.
+    Args:
+        mixed: A row of another data set's protocol has a note too; else UserError is raised.
     """
     names = protocols.of_dataset(dataset)
     notes = []

@@ -43,17 +43,20 @@ MARKS = {
 
 @dataclass(frozen=True)
 class Row:
-    """A system's scores by group and measure, × 100. pairs: by group.
+    """A system's scores by group and measure, × 100.
 
-    items: CIDEr of each pair by its official id, where it is known. exact: for each changed pair
-        whose facts are known, 100 if the caption is exactly right, else 0.
-    folder: parts of the absolute path of an evaluated run; only its end is ever shown.
-    sources, marks, details: for published scores, by group: where they are printed, what the table
-        shows besides them (see MARKS), and all that is known of them as JSON.
-    masks: which masks were scored, in words; empty where there are none.
-    signature: None for published scores.
-    members: the runs of one system whose mean this row is. spread: their standard deviation by
-        group and measure.
+    Attributes:
+        pairs: By group.
+        items: CIDEr of each pair by its official id, where it is known.
+        exact: For each changed pair whose facts are known, 100 if the caption is exactly right,
+            else 0.
+        folder: Parts of the absolute path of an evaluated run; only its end is ever shown.
+        sources, marks, details: For published scores, by group: where they are printed, what the
+            table shows besides them (see MARKS), and all that is known of them as JSON.
+        masks: Which masks were scored, in words; empty where there are none.
+        signature: None for published scores.
+        members: The runs of one system whose mean this row is.
+        spread: Their standard deviation by group and measure.
     """
 
     name: str
@@ -85,7 +88,8 @@ class Row:
 def read(path: str) -> Row:
     """The row of a run, of an evaluation's folder, or of a scores.json.
 
-    Raises UserError if no scores are there, or they are damaged.
+    Raises:
+        UserError: If no scores are there, or they are damaged.
     """
     start = Path(path)
     evaluated = Path(run_folder.default_evaluation(path))
@@ -149,7 +153,8 @@ def _masks(scores: Mapping[str, Any]) -> str:
 def _items(path: Path) -> tuple[dict[str, float], dict[str, float]]:
     """CIDEr of each pair, and of each changed pair with facts whether it is exact, 100 or 0.
 
-    Raises UserError for a damaged file.
+    Raises:
+        UserError: For a damaged file.
     """
     rows = {str(row.get("image_id") or row["id"]): row for row in evaluation_files.items(path)}
     exact = {

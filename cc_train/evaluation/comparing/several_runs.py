@@ -15,7 +15,8 @@ from cc_train.evaluation.comparing.scored_rows import Row
 def read(path: str) -> Row:
     """The row of a run, see `scored_rows.read`, or the mean of the runs of `NAME=RUN,RUN,…`.
 
-    Raises UserError for a missing run, and for runs that are not scored in the same way.
+    Raises:
+        UserError: For a missing run, and for runs that are not scored in the same way.
     """
     name, equals, listed = path.partition("=")
     if not equals or Path(path).exists():

@@ -17,7 +17,11 @@ from cc_train.evaluation.rendered import fact_scores
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one group, best CIDEr last. best: the row that leads, by measure."""
+    """Rows of one group, best CIDEr last.
+
+    Attributes:
+        best: The row that leads, by measure.
+    """
 
     group: str
     measures: list[str]
@@ -33,7 +37,10 @@ class Table:
 class Interval:
     """How much higher, × 100, `name` scores than `other` over the same pairs.
 
-    measure: `exact` or CIDEr. difference: the mean over the pairs. low, high: its 95 % interval.
+    Attributes:
+        measure: `exact` or CIDEr.
+        difference: The mean over the pairs.
+        low, high: Its 95 % interval.
     """
 
     name: str
@@ -129,7 +136,8 @@ def _intervals(
 ) -> list[Interval]:
     """Intervals of each later row against the first.
 
-    scored: for each row its name, and the scores by pair of each of its runs.
+    Args:
+        scored: For each row its name, and the scores by pair of each of its runs.
     """
     if not scored:
         return []

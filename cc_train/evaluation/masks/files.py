@@ -28,9 +28,12 @@ MAX_LISTED = 3
 def score(predictions: str, references: str, classes: int | None = None) -> MaskScores:
     """The scores of the masks in one folder against those of the same names in another.
 
-    classes: their number, with the unchanged one; None chooses 2 or 3 by the values.
-    Raises UserError for a mask that is missing or unreadable, of another size than its reference,
-    or with an unknown value, and where the values do not tell how many classes there are.
+    Args:
+        classes: Their number, with the unchanged one; None chooses 2 or 3 by the values.
+
+    Raises:
+        UserError: For a mask that is missing or unreadable, of another size than its reference, or
+            with an unknown value, and where the values do not tell how many classes there are.
     """
     names = _pngs(references)
     missing = sorted({*names} - {*_pngs(predictions)})

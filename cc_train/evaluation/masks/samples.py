@@ -20,11 +20,13 @@ from cc_train.evaluation.rendered.faithfulness import Judged
 class SampleMasks:
     """Counts the masks of captions of samples, as far as both have one.
 
-    known: names of the classes that the captioner was trained on; masks of samples with other
-    classes are left out, since equal ids would mean different things. Empty for a captioner that
-    names none. judged: the rendered samples, for `faithfulness.count`. left_out: number of masks
-    left out, by classes. pngs: with `keep`, by key, the predicted mask, and the true one if it was
-    counted.
+    Args:
+        known: Names of the classes that the captioner was trained on; masks of samples with other
+            classes are left out, since equal ids would mean different things. Empty for a captioner
+            that names none.
+        judged: The rendered samples, for `faithfulness.count`.
+        left_out: Number of masks left out, by classes.
+        pngs: With `keep`, by key, the predicted mask, and the true one if it was counted.
     """
 
     def __init__(self, known: tuple[str, ...] = (), keep: bool = False) -> None:
@@ -37,8 +39,12 @@ class SampleMasks:
     def add(self, entry: Entry, sample: TrainingSample, caption: Caption) -> None:
         """Counts a sample's masks. A prediction of another size is resized by nearest neighbour.
 
-        sample: the sample of `entry`. Raises UserError for a damaged mask, for other classes than
-        those of earlier samples, and for a predicted class that its data does not have.
+        Args:
+            sample: The sample of `entry`.
+
+        Raises:
+            UserError: For a damaged mask, for other classes than those of earlier samples, and for
+                a predicted class that its data does not have.
         """
         if caption.mask is not None and self.keep:
             self.pngs[entry.key] = encode_image(caption.mask, "png", 0), None

@@ -32,7 +32,9 @@ ANY = {"F1": "F1", "precision": "precision", "recall": "recall", "IoU-any": "IoU
 def confusion(reference: np.ndarray, prediction: np.ndarray, classes: int) -> np.ndarray:
     """Number of pixels by true and predicted class, int64 [K + 1, K + 1].
 
-    reference, prediction: class ids uint8 [H, W], 0 unchanged and 1 … K. classes: K.
+    Args:
+        reference, prediction: Class ids uint8 [H, W], 0 unchanged and 1 … K.
+        classes: K.
     """
     assert reference.shape == prediction.shape, (reference.shape, prediction.shape)
     count = classes + 1
@@ -45,9 +47,12 @@ def confusion(reference: np.ndarray, prediction: np.ndarray, classes: int) -> np
 class MaskScores:
     """Counts over a split, and the scores that follow from them.
 
-    classes: names of the classes of change 1 … K. matrix: int64 [K + 1, K + 1], pixels by true and
-    predicted class. pairs: number of masks. unchanged: number of pairs without a change. alarmed:
-    number of these for which some change was predicted.
+    Attributes:
+        classes: Names of the classes of change 1 … K.
+        matrix: int64 [K + 1, K + 1], pixels by true and predicted class.
+        pairs: Number of masks.
+        unchanged: Number of pairs without a change.
+        alarmed: Number of these for which some change was predicted.
     """
 
     classes: tuple[str, ...]

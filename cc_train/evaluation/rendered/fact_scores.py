@@ -40,11 +40,14 @@ Outcome = Literal["right", "wrong", "not said"]
 class Verdict:
     """How the claims of a caption compare with the facts of its pair.
 
-    type: the true type of change. claimed: the caption's; None where it is not recognised, SEVERAL
-        where it claims more than one change.
-    outcomes: by fact; for an unchanged pair the type alone.
-    exact: nothing wrong is claimed, type and new value are right, and the attributes that are said
-        include all attributes of at least one reference, or fit only one object of the image.
+    Attributes:
+        type: The true type of change.
+        claimed: The caption's; None where it is not recognised, SEVERAL where it claims more than
+            one change.
+        outcomes: By fact; for an unchanged pair the type alone.
+        exact: Nothing wrong is claimed, type and new value are right, and the attributes that are
+            said include all attributes of at least one reference, or fit only one object of the
+            image.
     """
 
     type: str
@@ -67,9 +70,10 @@ def true_values(facts: Facts) -> dict[str, str]:
 def judge(caption: str, facts: Facts, references: Sequence[str]) -> Verdict:
     """The verdict on a caption.
 
-    references: true captions of the pair. They tell which looks single its object out. Where none
-    of them is a sentence of the grammar, `exact` asks for all attributes, or for such as fit one
-    object.
+    Args:
+        references: True captions of the pair. They tell which looks single its object out. Where
+            none of them is a sentence of the grammar, `exact` asks for all attributes, or for such
+            as fit one object.
     """
     claims, truth = parsing.parse(caption), true_values(facts)
     outcomes = {fact: _outcome(claims.value(fact), value) for fact, value in truth.items()}
@@ -149,11 +153,13 @@ class Share:
 class FactScores:
     """What captions of pairs with facts are right about.
 
-    changed, unchanged: of the changed and of the unchanged pairs, how many captions say so; a
-        caption whose type is not recognised says neither, and one that claims several types says
-        that something changed.
-    facts: by name of FACTS, over the changed pairs that have the fact. exact: over the changed
-        pairs, by type. confusion: captions by true type and claimed type, SEVERAL or UNRECOGNISED.
+    Attributes:
+        changed, unchanged: Of the changed and of the unchanged pairs, how many captions say so; a
+            caption whose type is not recognised says neither, and one that claims several types
+            says that something changed.
+        facts: By name of FACTS, over the changed pairs that have the fact.
+        exact: Over the changed pairs, by type.
+        confusion: Captions by true type and claimed type, SEVERAL or UNRECOGNISED.
     """
 
     changed: Share
@@ -197,7 +203,11 @@ class FactScores:
         }
 
     def table(self, pairs: int) -> str:
-        """The scores in Markdown. pairs: number of pairs evaluated, with or without facts."""
+        """The scores in Markdown.
+
+        Args:
+            pairs: Number of pairs evaluated, with or without facts.
+        """
         content = self.to_json()
         with_facts = self.changed.pairs + self.unchanged.pairs
         lines = ["| facts | right, % | 95 % | if said, % | right | wrong | not said | pairs |"]
@@ -293,8 +303,10 @@ def _recall(verdicts: Sequence[Verdict], types: Sequence[str]) -> Share:
 def by_group(scores: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """MEASURES, × 100, by group, from the entry `facts` of scores.json.
 
-    Type and exact are over changed pairs, in the total as well. Raises KeyError and TypeError for
-    other JSON.
+    Type and exact are over changed pairs, in the total as well.
+
+    Raises:
+        KeyError and TypeError: For other JSON.
     """
     groups: dict[str, dict[str, float]] = {"total": {}, CHANGE: {}, STILL: {}}
     if scores[TOLD_APART] is not None:
@@ -338,8 +350,10 @@ def _percent(share: Mapping[str, float]) -> str:
 def with_facts(items: Sequence[Item], path: str) -> list[Item]:
     """The items with the facts of a rendered data set's facts.json.
 
-    An item is found by its official id, or by one of the names that systems derive from it. Raises
-    UserError for an item that the file does not have, or has as another type of change.
+    An item is found by its official id, or by one of the names that systems derive from it.
+
+    Raises:
+        UserError: For an item that the file does not have, or has as another type of change.
     """
     by_name: dict[str, Facts] = {}
     for image_id, facts in clevr_change.facts_by_image_id(path).items():

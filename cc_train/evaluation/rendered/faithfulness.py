@@ -33,9 +33,11 @@ SEEN_BEFORE = ("drop", "color", "material")
 class Fit:
     """How well a caption and masks agree.
 
-    claims: the caption says that something changed; None where it is not recognised. masked: the
-    predicted mask is not empty. predicted, true: the predicted and the true mask are on an object
-    that the caption fits; both None unless the caption says that something changed.
+    Attributes:
+        claims: The caption says that something changed; None where it is not recognised.
+        masked: The predicted mask is not empty.
+        predicted, true: The predicted and the true mask are on an object that the caption fits;
+            both None unless the caption says that something changed.
     """
 
     claims: bool | None
@@ -53,11 +55,13 @@ class Fit:
 class Faithfulness:
     """Shares over some pairs.
 
-    predicted, true, shuffled: of the captions that say that something changed, those whose
-        predicted mask, whose true mask, and, for comparison, the predicted mask of another pair
-        with the same type of change is on an object that they fit.
-    unmasked: of the same captions, those with an empty mask. masked: of the captions that say that
-        nothing changed, those with a mask. Both are contradictions.
+    Attributes:
+        predicted, true, shuffled: Of the captions that say that something changed, those whose
+            predicted mask, whose true mask, and, for comparison, the predicted mask of another pair
+            with the same type of change is on an object that they fit.
+        unmasked: Of the same captions, those with an empty mask.
+        masked: Of the captions that say that nothing changed, those with a mask. Both are
+            contradictions.
     """
 
     predicted: Share
@@ -88,7 +92,11 @@ class Faithfulness:
 
 @dataclass(frozen=True)
 class Judged:
-    """A pair to be judged. mask, true: class ids uint8 [H, W]."""
+    """A pair to be judged.
+
+    Attributes:
+        mask, true: Class ids uint8 [H, W].
+    """
 
     caption: str
     facts: Facts

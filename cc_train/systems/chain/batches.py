@@ -20,7 +20,8 @@ from cc_train.systems.chain.regions import UP
 class ChainBatches(OrderedPairBatches):
     """`ChainBatches(…)(samples, rngs)` is a batch for ChainObjective.
 
-    queries: the largest number of regions of a pair.
+    Attributes:
+        queries: The largest number of regions of a pair.
     """
 
     masks: bool = True

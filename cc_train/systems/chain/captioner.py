@@ -26,26 +26,36 @@ SETTLED = 0.95  # intersection over union of two rounds' masks from which on not
 
 @dataclass(frozen=True)
 class Look:
-    """The visual input of P pairs, before any region or word. tokens: the decoder's part of it,
-    [P, M, width], the summaries and every place.
+    """The visual input of P pairs, before any region or word.
+
+    Attributes:
+        tokens: The decoder's part of it, [P, M, width], the summaries and every place.
     """
 
     inputs: RegionInputs
     tokens: Tensor
 
     def select(self, rows: Tensor) -> Look:
-        """The look at some of the pairs. rows: their numbers, int64 [P']."""
+        """The look at some of the pairs.
+
+        Args:
+            rows: Their numbers, int64 [P'].
+        """
         return Look(self.inputs.select(rows), self.tokens[rows])
 
 
 class ChainCaptioner(PairTrunk):
     """Two images, or their stored features → a sentence and a mask.
 
-    backbone: see `PairTrunk`. rounds: how often regions and caption refine each other. feedback:
-    the input of a round: `text`, the states of the caption's words; `constant`, a learned vector
-    instead of them; `none`, nothing, so that regions and caption do not see each other. All three
-    have the same parameters, but `none` does not train those that pass regions to words. folded:
-    how many of the first channels are squares of a finer grid. mask_classes: names of the classes.
+    Args:
+        backbone: See `PairTrunk`.
+        rounds: How often regions and caption refine each other.
+        feedback: The input of a round: `text`, the states of the caption's words; `constant`, a
+            learned vector instead of them; `none`, nothing, so that regions and caption do not see
+            each other. All three have the same parameters, but `none` does not train those that
+            pass regions to words.
+        folded: How many of the first channels are squares of a finer grid.
+        mask_classes: Names of the classes.
     """
 
     def __init__(
@@ -87,8 +97,11 @@ class ChainCaptioner(PairTrunk):
     ) -> Look:
         """The visual input of P pairs of N images.
 
-        changes: of the pairs. images: the encoder's, [N, D, rows, columns]; features: of the
-        backbone, float [N, C, rows, columns]. first, second: the images of each pair, int64 [P].
+        Args:
+            changes: Of the pairs.
+            images: The encoder's, [N, D, rows, columns].
+            features: Of the backbone, float [N, C, rows, columns].
+            first, second: The images of each pair, int64 [P].
         """
         pairs = torch.stack((first, second), dim=1)
         fine = None
@@ -117,7 +130,11 @@ class ChainCaptioner(PairTrunk):
         return torch.cat((look.tokens, tokens + kinds[0], gate + kinds[1]), dim=1)
 
     def refine(self, look: Look, regions: Regions, states: Tensor, ids: Tensor) -> Regions:
-        """The regions after a round. states: the decoder's, [P, L, width], at ids int64 [P, L]."""
+        """The regions after a round.
+
+        Args:
+            states: The decoder's, [P, L, width], at ids int64 [P, L].
+        """
         if self.feedback == "text":
             return self.regions.refined(regions, look.inputs, states, self.is_word(ids))
         return self.regions.refined(regions, look.inputs, None, None)

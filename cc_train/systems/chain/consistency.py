@@ -21,7 +21,9 @@ TEMPERATURE = 0.1
 class Consistency(nn.Module):
     """The networks of the terms; captioning does not need them.
 
-    width: of the differences. text: of the states of words.
+    Args:
+        width: Of the differences.
+        text: Of the states of words.
     """
 
     def __init__(self, width: int, text: int, shared: int = 64) -> None:
@@ -35,8 +37,10 @@ class Consistency(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Unit vectors [P, shared] of what the mask covers, and of the sentence.
 
-        An empty mask yields a learned vector. states: [P, L, text], used where is_word, bool
-        [P, L], is true.
+        An empty mask yields a learned vector.
+
+        Args:
+            states: [P, L, text], used where is_word, bool [P, L], is true.
         """
         chance = masks.chance.amax((1, 2))[:, None]  # [P, 1, h, w]
         weights = F.avg_pool2d(chance, UP).flatten(1)[..., None]  # [P, places, 1]
@@ -49,8 +53,10 @@ class Consistency(nn.Module):
 def pointing(looked: Tensor, mask: Tensor, words: Tensor, grid: tuple[int, int]) -> Tensor:
     """−log of the share of attention inside the mask, summed over pairs that have words.
 
-    looked: attention of each position to the places, [P, L, rows · columns]. mask: class ids uint8
-    [P, H, W], none empty. words: whether a position is a word, bool [P, L].
+    Args:
+        looked: Attention of each position to the places, [P, L, rows · columns].
+        mask: Class ids uint8 [P, H, W], none empty.
+        words: Whether a position is a word, bool [P, L].
     """
     inside = F.adaptive_max_pool2d((mask[:, None] > 0).float(), grid).flatten(1)
     mean = (looked * words[..., None]).sum(1)
@@ -61,9 +67,11 @@ def pointing(looked: Tensor, mask: Tensor, words: Tensor, grid: tuple[int, int])
 def contrast(under: Tensor, sentence: Tensor, ids: Tensor, changed: Tensor, ranks: Ranks) -> Tensor:
     """Cross-entropy of each mask's own sentence among those of all ranks, and the reverse.
 
-    under, sentence: unit vectors [P, E]. ids: of the sentences, int64 [P, L]. changed: bool [P].
-    Sentences that are true of a pair are no negatives for it: those with the same words, and for an
-    unchanged pair the sentences of all other unchanged pairs.
+    Args:
+        under, sentence: Unit vectors [P, E].
+        ids: Of the sentences, int64 [P, L].
+        changed: Bool [P]. Sentences that are true of a pair are no negatives for it: those with the
+            same words, and for an unchanged pair the sentences of all other unchanged pairs.
     """
     under, sentence = ranks.gather(under.float()), ranks.gather(sentence.float())
     ids = ranks.gather(ids.float())  # the backward pass wants floating point; ids are far below 2²⁴
@@ -82,7 +90,9 @@ def contrast(under: Tensor, sentence: Tensor, ids: Tensor, changed: Tensor, rank
 def agreement(sentence: Tensor, unchanged: Tensor) -> Tensor:
     """Each side's binary cross-entropy with the other's chance of a change, summed over pairs.
 
-    sentence: logits of a change by the sentence, [P]. unchanged: log-probability of no region, [P].
+    Args:
+        sentence: Logits of a change by the sentence, [P].
+        unchanged: log-probability of no region, [P].
     """
     log_q = unchanged.float().clamp(max=-LEAST)
     log_p = torch.log(-torch.expm1(log_q))

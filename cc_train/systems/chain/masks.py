@@ -44,7 +44,8 @@ class Evidence:
 def evidence(classes: Tensor, masks: Tensor) -> Evidence:
     """The evidence of N regions: logits of classes [P, N, 1 + K] (index 0 is "none") and masks.
 
-    masks: logits [P, N, 2, h, w].
+    Args:
+        masks: Logits [P, N, 2, h, w].
     """
     log_p = classes.float().log_softmax(2)[..., 1:]  # [P, N, K]
     log_q = torch.log(-torch.expm1(log_p.clamp(max=-LEAST)))
@@ -71,7 +72,10 @@ def classes_of(logits: Tensor) -> Tensor:
 def cross_entropy(logits: Tensor, masks: Tensor, known: Tensor) -> Tensor:
     """Binary cross-entropy of every class, a mean over pixels and classes, summed over known masks.
 
-    logits: [P, K, S, H, W]. masks: class ids uint8 [P, S, H, W]. known: bool [P, S].
+    Args:
+        logits: [P, K, S, H, W].
+        masks: Class ids uint8 [P, S, H, W].
+        known: Bool [P, S].
     """
     terms = F.binary_cross_entropy_with_logits(
         logits.float(), targets(masks, logits.shape[1]), reduction="none"

@@ -66,9 +66,12 @@ class Turn:
 class ChainObjective(CaptionObjective):
     """`Objective` on `ChainBatches`. The loss of a caption is divided by its words.
 
-    sampled: the share of steps in which rounds get the captioner's own words instead of the true
-    ones. trunk_rate: factor on the learning rate of the parts that a pair captioner has as well; 0
-    freezes them, saves their backward pass, and leaves out the losses of a renderer's facts.
+    Args:
+        sampled: The share of steps in which rounds get the captioner's own words instead of the
+            true ones.
+        trunk_rate: Factor on the learning rate of the parts that a pair captioner has as well; 0
+            freezes them, saves their backward pass, and leaves out the losses of a renderer's
+            facts.
     """
 
     network: ChainCaptioner
@@ -241,8 +244,9 @@ class ChainObjective(CaptionObjective):
 def _matched(regions: Regions, true: Components, known: Tensor) -> tuple[Tensor, Tensor]:
     """Summed losses of the masks of true regions, and of the classes of all regions.
 
-    known: whether a pair's mask is known, bool [P]; the regions of other pairs do not count.
-    A region that matches no true region weighs NONE_WEIGHT.
+    Args:
+        known: Whether a pair's mask is known, bool [P]; the regions of other pairs do not count. A
+            region that matches no true region weighs NONE_WEIGHT.
     """
     rows, queries = matching.assign(regions, true)
     pairs = true.pair[rows]

@@ -101,7 +101,8 @@ def prepare(settings: Settings, request: Request) -> Task:
 def mask_classes(train: Sequence[Entry], valid: Sequence[Entry]) -> list[str]:
     """The names of the classes of masks, from 1 on.
 
-    Raises UserError if there are no masks to train on, or if their lists of classes differ.
+    Raises:
+        UserError: If there are no masks to train on, or if their lists of classes differ.
     """
     listed = sorted({entry.mask_classes for entry in (*train, *valid) if entry.mask_classes})
     if not any(entry.mask_classes for entry in train):
@@ -121,7 +122,11 @@ def mask_classes(train: Sequence[Entry], valid: Sequence[Entry]) -> list[str]:
 def make(
     settings: Settings, about: Mapping[str, Any], codec: TextCodec, backbone: FrozenBackbone
 ) -> ChainCaptioner:
-    """An untrained captioner. Raises UserError for sizes that do not go together."""
+    """An untrained captioner.
+
+    Raises:
+        UserError: For sizes that do not go together.
+    """
     height, width = about["size"]
     return ChainCaptioner(
         backbone,

@@ -41,8 +41,10 @@ class RegionSettings(Section):
 class RegionInputs:
     """The input of the regions of P pairs.
 
-    places: the differences at every place, [P, rows · columns, D]; memory: these and their
-    summaries. pixels: [P, 2, d, h, w], before and after.
+    Attributes:
+        places: The differences at every place, [P, rows · columns, D].
+        memory: These and their summaries.
+        pixels: [P, 2, d, h, w], before and after.
     """
 
     places: Tensor
@@ -50,7 +52,11 @@ class RegionInputs:
     pixels: Tensor
 
     def select(self, rows: Tensor) -> RegionInputs:
-        """The inputs of some of the pairs. rows: their numbers, int64 [P']."""
+        """The inputs of some of the pairs.
+
+        Args:
+            rows: Their numbers, int64 [P'].
+        """
         return RegionInputs(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
@@ -58,8 +64,10 @@ class RegionInputs:
 class Regions:
     """N regions of each of P pairs.
 
-    tokens: [P, N, D]. classes: logits [P, N, 1 + K]; index 0 is "no region". masks: logits
-    [P, N, 2, h, w].
+    Attributes:
+        tokens: [P, N, D].
+        classes: Logits [P, N, 1 + K]; index 0 is "no region".
+        masks: Logits [P, N, 2, h, w].
     """
 
     tokens: Tensor
@@ -82,14 +90,20 @@ class Regions:
         return self.classes.float().log_softmax(2)[..., 0].sum(1)
 
     def select(self, rows: Tensor) -> Regions:
-        """The regions of some of the pairs. rows: their numbers, int64 [P']."""
+        """The regions of some of the pairs.
+
+        Args:
+            rows: Their numbers, int64 [P'].
+        """
         return Regions(*(getattr(self, f.name)[rows] for f in fields(self)))
 
 
 class Pixels(nn.Module):
     """The vectors of pixels, made from differences, the image, and its finer features if any.
 
-    width: D, of the differences. fine: channels of the finer features; 0 if there are none.
+    Args:
+        width: D, of the differences.
+        fine: Channels of the finer features; 0 if there are none.
     """
 
     def __init__(self, width: int, fine: int, out: int) -> None:
@@ -129,7 +143,8 @@ class Block(nn.Module):
     def forward(self, tokens: Tensor, *sources: tuple[Tensor, Tensor | None]) -> Tensor:
         """New tokens [P, N, D] of tokens [P, N, D].
 
-        sources: tokens [P, M, D] of each source, and which of them are visible (None: all).
+        Args:
+            sources: Tokens [P, M, D] of each source, and which of them are visible (None: all).
         """
         first, *norms, last = self.norms
         y = first(tokens)
@@ -181,8 +196,11 @@ class RegionHead(nn.Module):
     def inputs(
         self, changes: Changes, positions: Tensor, images: Tensor, fine: Tensor | None
     ) -> RegionInputs:
-        """The input of the regions. positions: of the places, [rows · columns, D]; the others are
-        the arguments of `Pixels.forward`.
+        """The input of the regions.
+
+        Args:
+            positions: Of the places, [rows · columns, D]; the others are the arguments of
+                `Pixels.forward`.
         """
         places = self.memory_norm(changes.grid + positions)
         memory = torch.cat((self.memory_norm(changes.summaries), places), dim=1)

@@ -36,8 +36,10 @@ def compact(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def card(file: Path, samples: list[Sample]) -> dict[str, Any]:
     """Scores of a packed CLIP4IDC on samples, and the keys of those that were measured.
 
-    Samples with true frames also show where the penalty is lowest. Raises UserError if no sample is
-    a changed pair with a caption.
+    Samples with true frames also show where the penalty is lowest.
+
+    Raises:
+        UserError: If no sample is a changed pair with a caption.
     """
     network, _ = networks.clip4idc(str(file))
     changed = [s for s in samples if s.meta.get("kind") != NO_CHANGE and s.meta.get("captions")]

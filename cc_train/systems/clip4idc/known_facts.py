@@ -45,7 +45,9 @@ def batch_of(known: Sequence[Facts | None], grid: tuple[int, int]) -> dict[str, 
     """Targets of the losses for N pairs and 2N images, with the keys of `OrderedPairBatches`.
 
     Images come in the order: all before, all after. A pair whose facts are None has no targets.
-    grid: rows and columns of an image's tokens.
+
+    Args:
+        grid: Rows and columns of an image's tokens.
     """
     pairs = [OrderedPair(0, 0, (), True, facts) for facts in known]
     objects = [
@@ -78,9 +80,11 @@ class FactHeads(nn.Module):
     ) -> dict[str, Tensor]:
         """All losses of a batch by name, and `facts`, their weighted sum.
 
-        tokens: of each image alone with its class token, [2N, 1 + n, W]. joint: of each pair,
-        [N, 2 + 2n, W], before first. pairs: embeddings [N, E]. counts: the result of
-        `fact_losses.denominators`.
+        Args:
+            tokens: Of each image alone with its class token, [2N, 1 + n, W].
+            joint: Of each pair, [N, 2 + 2n, W], before first.
+            pairs: Embeddings [N, E].
+            counts: The result of `fact_losses.denominators`.
         """
         images = tokens[:, 1:].mT.unflatten(2, self.grid)
         changes = self.comparison(*images.chunk(2))

@@ -46,11 +46,15 @@ class Network(Sizes):
 class Clip4idcObjective(Objective):
     """Symmetric cross-entropy.
 
-    A batch is {before, after: normalised [N, 3, R, R], tokens: int64 [N, L], positives: bool
-    [M, M], whether caption i is true of pair j}; M is the N of all ranks together, which are
-    compared with each other. held_out: such batches for validation. clip_lr_scale: share of the
-    learning rate for what came from CLIP. facts: weights of the losses of what a renderer knows;
-    batches then hold what `known_facts.batch_of` makes, too.
+    A batch is {before, after: normalised [N, 3, R, R], tokens: int64 [N, L], positives: bool [M,
+    M], whether caption i is true of pair j}; M is the N of all ranks together, which are compared
+    with each other.
+
+    Args:
+        held_out: Such batches for validation.
+        clip_lr_scale: Share of the learning rate for what came from CLIP.
+        facts: Weights of the losses of what a renderer knows; batches then hold what
+            `known_facts.batch_of` makes, too.
     """
 
     network: CLIP4IDC
@@ -157,8 +161,9 @@ def retrieval(
 def chance(counts: Sequence[int], k: int) -> float:
     """Probability that one of the first `k` pairs in a random order is right, over all sentences.
 
-    counts: for each sentence, the number of pairs that it is true of. There are as many sentences
-    as pairs.
+    Args:
+        counts: For each sentence, the number of pairs that it is true of. There are as many
+            sentences as pairs.
     """
     total = len(counts)
     ways = math.comb(total, min(k, total))
@@ -169,8 +174,10 @@ def from_clip(tensors: Mapping[str, Tensor], intra_layers: int) -> CLIP4IDC:
     """A CLIP4IDC that starts from plain CLIP, or from CLIP4IDC's own weights.
 
     The embeddings that CLIP lacks start from copies: both images' embeddings from the class
-    embedding, the joint positions from the positions twice, `ln_mid` from `ln_pre`. Raises
-    UserError for what is neither.
+    embedding, the joint positions from the positions twice, `ln_mid` from `ln_pre`.
+
+    Raises:
+        UserError: For what is neither.
     """
     own = {name.removeprefix("clip."): tensor for name, tensor in tensors.items()}
     try:

@@ -40,9 +40,11 @@ class Data(Section):
 class Variation:
     """A change of both images of a pair after which its caption is still true.
 
-    dx, dy: both images are moved by so many px. blur: standard deviation in px. mirror: left and
-    right are exchanged, in the caption too. reverse: before and after are exchanged, which needs a
-    caption of the reversed pair.
+    Attributes:
+        dx, dy: Both images are moved by so many px.
+        blur: Standard deviation in px.
+        mirror: Left and right are exchanged, in the caption too.
+        reverse: Before and after are exchanged, which needs a caption of the reversed pair.
     """
 
     dx: int = 0
@@ -63,13 +65,21 @@ class Variation:
         return cls(dx, dy, blur, mirror, reverse)
 
     def of_caption(self, caption: str) -> str:
-        """The caption of the varied pair. caption: of the reversed pair if `reverse` is set."""
+        """The caption of the varied pair.
+
+        Args:
+            caption: Of the reversed pair if `reverse` is set.
+        """
         return exchange_sides(caption) if self.mirror else caption
 
     def of_facts(self, sample: Sample, shape: Sequence[int]) -> Facts | None:
-        """The facts of the varied pair. Raises UserError for facts of another form.
+        """The facts of the varied pair.
 
-        shape: of its images, [H, W, 3].
+        Args:
+            shape: Of its images, [H, W, 3].
+
+        Raises:
+            UserError: For facts of another form.
         """
         facts = Facts.of_sample({**sample.meta, "key": sample.key})
         if facts is None:
@@ -95,7 +105,8 @@ class Variation:
 def draw(sample: Sample, data: Data, rng: np.random.Generator) -> tuple[Variation, str]:
     """A random variation of a sample within the settings, and a caption of the varied pair.
 
-    Raises UserError for facts of another form.
+    Raises:
+        UserError: For facts of another form.
     """
     captions: Sequence[str] = sample.meta["captions"]
     caption = str(captions[int(rng.integers(len(captions)))])
@@ -110,7 +121,11 @@ def draw(sample: Sample, data: Data, rng: np.random.Generator) -> tuple[Variatio
 
 
 def captions_of(sample: Sample, data: Data) -> set[str]:
-    """All captions that a sample may be trained on. Raises UserError for facts of another form."""
+    """All captions that a sample may be trained on.
+
+    Raises:
+        UserError: For facts of another form.
+    """
     captions = {str(caption) for caption in sample.meta["captions"]}
     if data.reverse:
         captions |= {*map(str, _captions_backwards(sample))}

@@ -63,9 +63,11 @@ def expressions(family: Family, lora: Lora) -> dict[Part, str]:
 def layers_of(model: nn.Module, chosen: Mapping[Part, str]) -> dict[Part, list[str]]:
     """Names of the linear layers that get adapters, by part.
 
-    Raises UserError for a part without such layers.
+    Args:
+        chosen: A regular expression of whole names for each part.
 
-    chosen: a regular expression of whole names for each part.
+    Raises:
+        UserError: For a part without such layers.
     """
     layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     matched = {
@@ -86,7 +88,10 @@ def inject(model: nn.Module, family: Family, lora: Lora) -> list[str]:
     """Puts adapters into a model and returns the names of their layers.
 
     Afterwards only the adapters can be trained. They are float32 whatever the model's precision,
-    and their initial output is 0. Raises UserError if no layer gets one.
+    and their initial output is 0.
+
+    Raises:
+        UserError: If no layer gets one.
     """
     chosen = expressions(family, lora)
     if not chosen:

@@ -26,8 +26,9 @@ TINY = 1e-12
 def soft_mask(mask: np.ndarray, grid: tuple[int, int], taps: int = TAPS) -> np.ndarray:
     """The mask on a grid, blurred: float32 [rows, columns], 0 to 1.
 
-    mask: 0 and 1, [H, W]. A cell of the grid has the mean over its area, even if its edges are
-    within a pixel.
+    Args:
+        mask: 0 and 1, [H, W]. A cell of the grid has the mean over its area, even if its edges are
+            within a pixel.
     """
     return blurred(pooled(mask, grid), taps)
 
@@ -63,8 +64,9 @@ def blurred(values: np.ndarray, taps: int = TAPS) -> np.ndarray:
 def control(rows: Rows, mask: Tensor, form: Form) -> Tensor:
     """Distance of attention from the masks, float32 [B].
 
-    rows: attention over the places of an image, [B, N]. mask: soft masks of the same places, float
-    [B, N].
+    Args:
+        rows: Attention over the places of an image, [B, N].
+        mask: Soft masks of the same places, float [B, N].
     """
     attention = rows.probabilities / rows.probabilities.sum(-1, keepdim=True).clamp_min(TINY)
     target = (mask + EPSILON) / (mask + EPSILON).sum(-1, keepdim=True)
@@ -90,7 +92,8 @@ def _divergence(one: Tensor, other: Tensor) -> Tensor:
 def of_places(rows: Rows, places: Tensor) -> Rows:
     """The first row of each, [B, R, N], at some keys only: [B, P].
 
-    places: numbers of the keys, int64 [B, P].
+    Args:
+        places: Numbers of the keys, int64 [B, P].
     """
     return Rows(*(part[:, 0].gather(1, places) for part in (rows.probabilities, rows.scores)))
 

@@ -22,8 +22,9 @@ Reading = Literal["cls", "received", "rows", "all"]
 class Rows(NamedTuple):
     """Rows of attention of one call of a module, means over its heads.
 
-    probabilities: float32 [B, R, N], over all N keys. scores: float32 [B, R, N], the values before
-    the softmax; −inf for a key that is masked.
+    Attributes:
+        probabilities: float32 [B, R, N], over all N keys.
+        scores: float32 [B, R, N], the values before the softmax; −inf for a key that is masked.
     """
 
     probabilities: Tensor
@@ -33,9 +34,11 @@ class Rows(NamedTuple):
 class Tap:
     """Records a module's attention, and holds only a weak reference to the module.
 
-    reading: `cls` keeps the row of the first query, `received` the mean over all queries, `all`
-    every row, and `rows` those of the queries `queries`, int64 [B, R], of a causal network. `cls`
-    and `received` have R = 1. calls: the rows of each call of the module.
+    Args:
+        reading: `cls` keeps the row of the first query, `received` the mean over all queries, `all`
+            every row, and `rows` those of the queries `queries`, int64 [B, R], of a causal network.
+            `cls` and `received` have R = 1.
+        calls: The rows of each call of the module.
     """
 
     def __init__(self, module: nn.Module, reading: Reading, queries: Tensor | None = None) -> None:
@@ -151,7 +154,8 @@ def _rows(tap: Tap, query: Tensor, key: Tensor, mask: Tensor | None, scale: floa
 def _seen(queries: Tensor, keys: int, mask: Tensor | None) -> Tensor:
     """Which keys each query sees, bool [B, R, N]: earlier ones, and none of the padding.
 
-    mask: the mask of the attention, [B, 1, N, N], bool or additive; None without padding.
+    Args:
+        mask: The mask of the attention, [B, 1, N, N], bool or additive; None without padding.
     """
     seen = torch.arange(keys, device=queries.device) <= queries[..., None]
     if mask is not None:

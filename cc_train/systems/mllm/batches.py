@@ -58,11 +58,16 @@ class Entities(Section):
 class MllmBatches:
     """Makes batches: {before_after, ids, attention, labels, last} and, by settings, more keys.
 
-    before_after: images uint8 [B, 2, *size, 3], or features [B, 2, C, h, w] of
-    `backbone`. ids … last: see `prompts.training_batch`. qformer_…: the prompts for a bridge. With
-    `grid` also mask, soft masks float32 [B, rows · columns], and has_mask, bool [B].
-    images: number of pictures of a prompt. pasted: whether that is one picture of both images, so
-    that both halves have the mask. Raises UserError for data that the shards do not hold.
+    before_after: images uint8 [B, 2, *size, 3], or features [B, 2, C, h, w] of `backbone`. ids …
+    last: see `prompts.training_batch`. qformer_…: the prompts for a bridge. With `grid` also mask,
+    soft masks float32 [B, rows · columns], and has_mask, bool [B].
+
+    Attributes:
+        images: Number of pictures of a prompt.
+        pasted: Whether that is one picture of both images, so that both halves have the mask.
+
+    Raises:
+        UserError: For data that the shards do not hold.
     """
 
     prompt_tokenizer: PromptTokenizer

@@ -38,9 +38,11 @@ class Generation(Section):
 class MllmCaptioner(WithFrozen):
     """A frozen model with its adapters: a `CaptionModel` (`cc_train.captioner`).
 
-    Its `state_dict` holds the trained tensors, and none of the published model. backbone: the
-    frozen network whose features it reads, where it reads any. layer: the layer whose attention is
-    read, for control and for pictures.
+    Its `state_dict` holds the trained tensors, and none of the published model.
+
+    Args:
+        backbone: The frozen network whose features it reads, where it reads any.
+        layer: The layer whose attention is read, for control and for pictures.
     """
 
     backbone: FrozenBackbone | None
@@ -78,7 +80,11 @@ class MllmCaptioner(WithFrozen):
         return {name: value for name, value in whole.items() if name in self.stored}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Loads tensors of `state_dict`. Raises RuntimeError for other names or shapes."""
+        """Loads tensors of `state_dict`.
+
+        Raises:
+            RuntimeError: For other names or shapes.
+        """
         different = self.stored ^ set(state_dict)
         if different:
             raise RuntimeError(f"other adapters: {min(different)}, {len(different)} in all")
@@ -136,7 +142,11 @@ class MllmCaptioner(WithFrozen):
     def caption(
         self, before_after: Tensor, beams: int = 1, entities: Sequence[Sequence[str]] | None = None
     ) -> list[Caption]:
-        """Captions of B pairs; see `CaptionModel.caption`. entities: of each pair, best first."""
+        """Captions of B pairs; see `CaptionModel.caption`.
+
+        Args:
+            entities: Of each pair, best first.
+        """
         assert not self.training, "eval() first: dropout would change the words"
         before_after = before_after.to(self.device)
         of_pairs = entities if entities is not None else [()] * len(before_after)
@@ -170,7 +180,10 @@ class MllmCaptioner(WithFrozen):
         """The caption of a pair by beam search, its sentences in the order of the search.
 
         Each sentence has its sum of log-probabilities, without the penalties of the search.
-        bridge: the prompts of all pairs for the bridge. row: the number of this pair.
+
+        Args:
+            bridge: The prompts of all pairs for the bridge.
+            row: The number of this pair.
         """
         count, pictures = len(sentences), self.shape.images
         own = {
@@ -223,9 +236,10 @@ class MllmCaptioner(WithFrozen):
     def _penalties(self, prompt: int) -> list[Any]:
         """The penalty of tokens that the caption already has.
 
-        prompt: number of tokens of the prompt, which do not count. Otherwise the words of the
-        question would be avoided, the end of the user's turn would keep the caption from ending,
-        and padding would make a caption depend on the other pairs of the batch.
+        Args:
+            prompt: Number of tokens of the prompt, which do not count. Otherwise the words of the
+                question would be avoided, the end of the user's turn would keep the caption from
+                ending, and padding would make a caption depend on the other pairs of the batch.
         """
         from transformers import RepetitionPenaltyLogitsProcessor
 
@@ -295,8 +309,10 @@ class MllmCaptioner(WithFrozen):
     ) -> Attention:
         """The map of each word: the mean of its tokens' rows [R, N], over both images.
 
-        places: positions of the image tokens, int64 [images, P]. crossing: the attention of image
-        tokens that are learned queries, [images, P, patches]; None if image tokens have places.
+        Args:
+            places: Positions of the image tokens, int64 [images, P].
+            crossing: The attention of image tokens that are learned queries, [images, P, patches];
+                None if image tokens have places.
         """
         words = self.prompt_tokenizer.decode(sentence).split()
         grid = self.shape.patches if crossing is not None else self.shape.tokens

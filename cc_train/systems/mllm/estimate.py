@@ -49,7 +49,12 @@ Precision = Literal["float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True)
 class PartSize:
-    """A part of a model. parameters: number without adapters. trainable: number in adapters."""
+    """A part of a model.
+
+    Attributes:
+        parameters: Number without adapters.
+        trainable: Number in adapters.
+    """
 
     name: str
     parameters: int
@@ -60,8 +65,11 @@ class PartSize:
 class Estimate:
     """Sizes of a training, in parameters and bytes.
 
-    weights: of the frozen model. adapters, gradients, optimizer: of the trained tensors.
-    activations: an estimate, for a step's batch of `batch_size` pairs of `sequence_length` tokens.
+    Attributes:
+        weights: Of the frozen model.
+        adapters, gradients, optimizer: Of the trained tensors.
+        activations: An estimate, for a step's batch of `batch_size` pairs of `sequence_length`
+            tokens.
     """
 
     parts: tuple[PartSize, ...]
@@ -131,16 +139,21 @@ def estimate(
 ) -> Estimate:
     """The sizes of a training with adapters.
 
-    config: the configuration of a model, whose weights need not be there. lora:
-        by part the layers that get adapters, as a regular expression of their whole names, and the
-        rank; rank 0 is none. batch_size: pairs whose backward pass is run at a time. precision: of
-        the frozen weights. sequence_length: tokens of a pair in the language model, the images'
-        places among them. image_size: in px; None for the configuration's, or where a model takes
-        any, for 16 × 16 places. caption_length: tokens of a pair for which logits are computed;
-        None for all. pictures: that the vision network sees of a pair.
+    Args:
+        config: The configuration of a model, whose weights need not be there.
+        lora: By part the layers that get adapters, as a regular expression of their whole names,
+            and the rank; rank 0 is none.
+        batch_size: Pairs whose backward pass is run at a time.
+        precision: Of the frozen weights.
+        sequence_length: Tokens of a pair in the language model, the images' places among them.
+        image_size: In px; None for the configuration's, or where a model takes any, for 16 × 16
+            places.
+        caption_length: Tokens of a pair for which logits are computed; None for all.
+        pictures: That the vision network sees of a pair.
 
-    Raises UserError for a configuration that is no language model's, and for an expression that
-    matches no layer.
+    Raises:
+        UserError: For a configuration that is no language model's, and for an expression that
+            matches no layer.
     """
     network = _on_meta(config)
     ranks = _ranks(network, lora)
@@ -216,8 +229,11 @@ def _tokens(
 
 @dataclass
 class _Layer:
-    """Bytes that a layer keeps for each token. whole: all that its backward pass needs. input: its
-    input alone.
+    """Bytes that a layer keeps for each token.
+
+    Attributes:
+        whole: All that its backward pass needs.
+        input: Its input alone.
     """
 
     whole: int = 0

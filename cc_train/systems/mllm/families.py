@@ -26,17 +26,23 @@ PARTS: tuple[Part, ...] = ("vision", "bridge", "language")
 class Family:
     """A row of the table.
 
-    model_types: `model_type` of the configurations that belong to it. marker: the token of a prompt
-    at each position of an image token. image: an image in a prompt without a chat template, `{}`
-    for its markers; a chat template writes one marker itself, and `around` is put around it.
-    pixels: the input of the images of B pairs: `flat` [2B, …], `pairs` [B, 2, …], `patches` in
-    merge order, or `features` of another network. vision, language: names of the attention modules,
-    `{}` for the number of a layer; empty if there are none. reading: how the vision module's
-    attention is read. adapters: the layers that take adapters, by part, as regular expressions of
-    whole names. queries: image tokens are learned queries, which have no place in the image;
-    crossing: the end of the names of the modules by which they see an image. question: the prompt
-    goes to the bridge as well. chat: a chat template is used if there is one. space: the text
-    between prompt and caption. mean, std: of the pixels, if the folder does not have them.
+    Attributes:
+        model_types: `model_type` of the configurations that belong to it.
+        marker: The token of a prompt at each position of an image token.
+        image: An image in a prompt without a chat template, `{}` for its markers; a chat template
+            writes one marker itself, and `around` is put around it.
+        pixels: The input of the images of B pairs: `flat` [2B, …], `pairs` [B, 2, …], `patches` in
+            merge order, or `features` of another network.
+        vision, language: Names of the attention modules, `{}` for the number of a layer; empty if
+            there are none.
+        reading: How the vision module's attention is read.
+        adapters: The layers that take adapters, by part, as regular expressions of whole names.
+        queries: Image tokens are learned queries, which have no place in the image.
+        crossing: The end of the names of the modules by which they see an image.
+        question: The prompt goes to the bridge as well.
+        chat: A chat template is used if there is one.
+        space: The text between prompt and caption.
+        mean, std: Of the pixels, if the folder does not have them.
     """
 
     name: str
@@ -211,8 +217,12 @@ def with_language(family: Family, model: nn.Module) -> Family:
 def module_at(model: nn.Module, name: str, layer: int) -> tuple[nn.Module, int]:
     """An attention module and the number of its layer.
 
-    name: from the table. layer: number of the layer; −1 is the last one. Raises UserError if there
-    is no such module.
+    Args:
+        name: From the table.
+        layer: Number of the layer; −1 is the last one.
+
+    Raises:
+        UserError: If there is no such module.
     """
     stack, _, rest = name.partition("." + LAST)
     try:

@@ -37,8 +37,9 @@ class Connector(EncoderSettings):
 class GridConnector(FeatureComparison):
     """Features float [B, 2, C, rows, columns] → tokens of a language model.
 
-    width: of the language model. scale: the initial scale of the tokens, that of its words'
-    embeddings.
+    Args:
+        width: Of the language model.
+        scale: The initial scale of the tokens, that of its words' embeddings.
     """
 
     def __init__(
@@ -55,7 +56,11 @@ class GridConnector(FeatureComparison):
         return SUMMARIES + self.cells**2
 
     def tokens_of(self, changes: Changes, rows: int) -> Tensor:
-        """Tokens [B, tokens, width]: summaries, then places row by row. rows: of the features."""
+        """Tokens [B, tokens, width]: summaries, then places row by row.
+
+        Args:
+            rows: Of the features.
+        """
 
         def pool(places: Tensor) -> Tensor:
             grid = places.transpose(1, 2).unflatten(2, (rows, -1))

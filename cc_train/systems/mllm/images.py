@@ -31,12 +31,16 @@ ImageLayout = Literal["two", "pasted"]
 class Geometry:
     """The patches and tokens of a picture of `size` × `size` px: one image, or a pasted pair.
 
-    places: number of image tokens in the prompt, for each image. patches: rows and columns of the
-    patches that the vision network sees. tokens: rows and columns of the image tokens; None if they
-    have no place in the image. merge: patches of a token, by row and by column. patch: side in px.
-    slots: position of each patch, row by row, in the vision network's sequence, int64
-    [rows · columns]. images: number of pictures of a prompt. pasted: whether that is one picture
-    with both images side by side.
+    Attributes:
+        places: Number of image tokens in the prompt, for each image.
+        patches: Rows and columns of the patches that the vision network sees.
+        tokens: Rows and columns of the image tokens; None if they have no place in the image.
+        merge: Patches of a token, by row and by column.
+        patch: Side in px.
+        slots: Position of each patch, row by row, in the vision network's sequence, int64 [rows ·
+            columns].
+        images: Number of pictures of a prompt.
+        pasted: Whether that is one picture with both images side by side.
     """
 
     size: int
@@ -60,8 +64,11 @@ def geometry(
 ) -> Geometry:
     """The geometry of a model's configuration.
 
-    size: of a picture in px; None takes the model's own. Raises UserError for a size that it cannot
-    take.
+    Args:
+        size: Of a picture in px; None takes the model's own.
+
+    Raises:
+        UserError: For a size that it cannot take.
     """
     vision = config.vision_config
     patch, merge = side_of(vision.patch_size), merge_of(config)
@@ -105,7 +112,8 @@ def geometry(
 def _laid_out(shape: Geometry, layout: ImageLayout) -> Geometry:
     """The geometry of a prompt with two pictures, or with one of both images.
 
-    Raises UserError for a picture that has no two halves.
+    Raises:
+        UserError: For a picture that has no two halves.
     """
     if layout == "two":
         return shape
@@ -152,8 +160,10 @@ def maps_of_sides(maps: Tensor) -> Tensor:
 def sequence(rows: int, columns: int, merge: int, window: int | None = None) -> Tensor:
     """The patch, counted row by row, at each place of a sequence in merge order.
 
-    The `merge` × `merge` patches of an image token are consecutive. window: tokens are grouped by
-    squares of so many rows and columns.
+    The `merge` × `merge` patches of an image token are consecutive.
+
+    Args:
+        window: Tokens are grouped by squares of so many rows and columns.
     """
     units = torch.arange(rows * columns).view(rows // merge, merge, columns // merge, merge)
     units = units.permute(0, 2, 1, 3).reshape(rows // merge, columns // merge, merge * merge)
@@ -171,10 +181,11 @@ def normalised(before_after: Tensor, mean: tuple[float, ...], std: tuple[float, 
 
 
 def inputs(family: Family, shape: Geometry, pixels: Tensor, frames: int) -> dict[str, Tensor]:
-    """The model's arguments for pictures [B, 2, 3, H, W] (before and after), or pasted ones
-    [B, 1, 3, H, W].
+    """The model's arguments for pictures [B, 2, 3, H, W] (before and after), or pasted ones [B, 1,
+    3, H, W].
 
-    frames: number of equal images in a patch, if the model takes patches.
+    Args:
+        frames: Number of equal images in a patch, if the model takes patches.
     """
     if family.pixels == "pairs":
         return {"pixel_values": pixels}
@@ -245,7 +256,8 @@ def merge_of(config: Any) -> int:
 def side_of(size: Any) -> int:
     """The side in px from a configuration's number or pair of numbers; only squares are allowed.
 
-    Raises UserError for a rectangle.
+    Raises:
+        UserError: For a rectangle.
     """
     sides = list(size) if isinstance(size, (list, tuple)) else [size]
     if len(set(sides)) > 1:
@@ -260,8 +272,11 @@ def of_processor(
 ) -> tuple[Geometry, int]:
     """The geometry of a model of which only the processor is known, and the id of its image token.
 
-    size: of the pictures that the processor is given, in px. Raises UserError for a processor that
-    marks no image tokens.
+    Args:
+        size: Of the pictures that the processor is given, in px.
+
+    Raises:
+        UserError: For a processor that marks no image tokens.
     """
     side = size or DEFAULT_SIZE
     number = getattr(config, "image_token_id", None) or getattr(processor, "image_token_id", None)
@@ -295,7 +310,10 @@ def chat_tokens(
 ) -> list[int]:
     """The tokens of a prompt, by a processor's chat template.
 
-    sides: the words before each picture, one entry per picture. size: of the pictures, in px."""
+    Args:
+        sides: The words before each picture, one entry per picture.
+        size: Of the pictures, in px.
+    """
     content: list[dict[str, Any]] = []
     for side in sides:
         content += [{"type": "text", "text": side}] if side else []

@@ -29,9 +29,13 @@ UNREADABLE = "Give a folder that transformers reads"
 class Base:
     """A published model with its configuration and tokenizers.
 
-    config: of transformers. tokenizer: of the language model. questions: tokenizer of a bridge that
-    reads the prompt as well, else None. processor: of `auto`, else None. mean, std: of its pixels.
-    fingerprint: SHA-256 by which a run recognises the model.
+    Attributes:
+        config: Of transformers.
+        tokenizer: Of the language model.
+        questions: Tokenizer of a bridge that reads the prompt as well, else None.
+        processor: Of `auto`, else None.
+        mean, std: Of its pixels.
+        fingerprint: SHA-256 by which a run recognises the model.
     """
 
     family: Family
@@ -62,10 +66,14 @@ def require() -> None:
 
 
 def path_of(name_or_folder: str | None) -> Path:
-    """The folder of a model. Raises UserError if there is none.
+    """The folder of a model.
 
-    name_or_folder: the name of weights, a GGUF file, or a folder with config.json. The environment
-    variable CC_TRAIN_MLLM_WEIGHTS takes precedence.
+    Args:
+        name_or_folder: The name of weights, a GGUF file, or a folder with config.json. The
+            environment variable CC_TRAIN_MLLM_WEIGHTS takes precedence.
+
+    Raises:
+        UserError: If there is none.
     """
     elsewhere = os.environ.get(VARIABLE)
     if name_or_folder is None and elsewhere is None:
@@ -86,9 +94,13 @@ def path_of(name_or_folder: str | None) -> Path:
 
 
 def family_of(config: Any, name: str | None, path: Path) -> Family:
-    """The family of a model. Raises UserError for one that the table does not have.
+    """The family of a model.
 
-    name: as the settings give it; None decides by the configuration.
+    Args:
+        name: As the settings give it; None decides by the configuration.
+
+    Raises:
+        UserError: For one that the table does not have.
     """
     if name is not None:
         if name in families.FAMILIES:
@@ -125,7 +137,8 @@ def read(
 ) -> Base:
     """The model of a folder, frozen and in evaluation. Raises UserError.
 
-    precision: see `dtype_of`.
+    Args:
+        precision: See `dtype_of`.
     """
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 

@@ -30,8 +30,10 @@ NO_GRADIENT = (
 class MllmObjective(Objective):
     """The `Objective`: the loss of the next word and, if set, the loss of attention.
 
-    connector_rate: the learning rate of the connector of a language model of text as a multiple of
-    that of the adapters. Adapters of a connector that a base model has of its own do not get it.
+    Args:
+        connector_rate: The learning rate of the connector of a language model of text as a multiple
+            of that of the adapters. Adapters of a connector that a base model has of its own do not
+            get it.
     """
 
     network: MllmCaptioner
@@ -153,9 +155,12 @@ def _is_spared(name: str) -> bool:
 
 
 def _tap(network: MllmCaptioner, control: AttentionControl) -> Tap | None:
-    """The tap on the controlled attention. Raises UserError if attention cannot be read.
+    """The tap on the controlled attention.
 
     None if there is no control, or if the connector returns its attention itself.
+
+    Raises:
+        UserError: If attention cannot be read.
     """
     family = network.base.family
     if not control.is_on or (family is families.LM and control.where == "vision"):

@@ -41,9 +41,12 @@ class Prompt(Section):
 class Sizes:
     """Sizes of prompts.
 
-    sides: the words before each picture. places: number of tokens of each picture. length: largest
-    number of new tokens of a caption. context: largest number of tokens that the language model
-    takes. size: of a picture, in px.
+    Attributes:
+        sides: The words before each picture.
+        places: Number of tokens of each picture.
+        length: Largest number of new tokens of a caption.
+        context: Largest number of tokens that the language model takes.
+        size: Of a picture, in px.
     """
 
     sides: tuple[str, ...]
@@ -54,9 +57,12 @@ class Sizes:
 
 
 class PromptTokenizer:
-    """Turns questions and captions into tokens. image: the id of image tokens.
+    """Turns questions and captions into tokens.
 
     The tokens of a processor are kept, because it looks at blank images each time: 14 to 191 ms.
+
+    Args:
+        image: The id of image tokens.
     """
 
     def __init__(self, base: Base, prompt: Prompt, sizes: Sizes, image: int) -> None:
@@ -67,7 +73,11 @@ class PromptTokenizer:
         self.pad, self.end = int(self.tokenizer.pad_token_id), int(self.tokenizer.eos_token_id)
 
     def question(self, entities: Sequence[str] = ()) -> list[int]:
-        """The tokens of a prompt. Raises UserError for a prompt that does not fit the model."""
+        """The tokens of a prompt.
+
+        Raises:
+            UserError: For a prompt that does not fit the model.
+        """
         question = self.prompt.with_entities(entities)
         if self.family.queries:  # as these models were trained: images, then a text of its own
             marks = [self.image] * (len(self.sizes.sides) * self.sizes.places)

@@ -334,7 +334,8 @@ def _init_connector(
     """Initialises the connector: from the encoder of the pair captioner that --init names, which
     compares features in the same way, or else with the feature statistics of `entries`.
 
-    Raises UserError for a run with other features or another width.
+    Raises:
+        UserError: For a run with other features or another width.
     """
     if request.init is None:
         statistics = feature_statistics.compute(entries, spec.source, request.console)

@@ -15,8 +15,10 @@ from cc_train.text import TextCodec
 class PairCaptioner(PairTrunk):
     """Two images, or their stored features → a sentence.
 
-    backbone: see `PairTrunk`. attend_grid: the decoder attends to the differences at every place,
-    and not only to their summaries.
+    Args:
+        backbone: See `PairTrunk`.
+        attend_grid: The decoder attends to the differences at every place, and not only to their
+            summaries.
     """
 
     def __init__(

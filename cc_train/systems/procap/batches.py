@@ -54,9 +54,11 @@ class Keyframes(Section):
 class ProcedureBatches:
     """Stage 1: `ProcedureBatches(…)(samples, rngs)` is a batch for Stage1Objective.
 
-    text_length: number of byte pairs of a caption. first_caption: always use the first caption, as
-    the reference does for small data sets. crop: see `cropped`. backbone: the backbone of the
-    features.
+    Attributes:
+        text_length: Number of byte pairs of a caption.
+        first_caption: Always use the first caption, as the reference does for small data sets.
+        crop: See `cropped`.
+        backbone: The backbone of the features.
     """
 
     kind: Reads

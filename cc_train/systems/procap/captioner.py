@@ -54,15 +54,16 @@ class ComparisonSettings(Section):
 class ProCap(WithFrozen, EncoderDecoder):
     """Two images → a sentence.
 
-    features: the frozen networks before the encoder; they are not in `state_dict`.
-    queries: `shared` takes the encoder's mask vector for every query, told apart by their positions
-        (the reference's code); `independent` gives every query a vector of its own that starts from
-        it (the paper). Their number is that of the encoder's frames less two.
-    reference_quirks: two deviations of the reference's second stage, which its published weights
-        need: paddings use the ids of words, and the attention mask is shifted by one row. The
-        decoder's deviations are a setting of its own.
-    comparison: the decoder attends to explicit differences between the states of both ends, and to
-        those of the queries; without it, as in the paper, to all states alike.
+    Args:
+        features: The frozen networks before the encoder; they are not in `state_dict`.
+        queries: `shared` takes the encoder's mask vector for every query, told apart by their
+            positions (the reference's code); `independent` gives every query a vector of its own
+            that starts from it (the paper). Their number is that of the encoder's frames less two.
+        reference_quirks: Two deviations of the reference's second stage, which its published
+            weights need: paddings use the ids of words, and the attention mask is shifted by one
+            row. The decoder's deviations are a setting of its own.
+        comparison: The decoder attends to explicit differences between the states of both ends, and
+            to those of the queries; without it, as in the paper, to all states alike.
     """
 
     features: FrameFeatures
@@ -121,7 +122,8 @@ class ProCap(WithFrozen, EncoderDecoder):
     def procedure(self, features: Tensor) -> Tensor:
         """Encoder outputs at all frame positions, [B, T · n, D], of features [B, 2, n, latent].
 
-        Raises UserError for frames of another number of tokens than the encoder's.
+        Raises:
+            UserError: For frames of another number of tokens than the encoder's.
         """
         return self.procedure_between(self.encoder.embed(features))
 

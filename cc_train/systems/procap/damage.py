@@ -22,9 +22,10 @@ MAX_ROTATION_DEGREES, MAX_SHIFT, MAX_SCALE, MAX_COLOUR = 30.0, 0.1, 0.1, 0.5
 class Damage:
     """How a sequence of T frames is damaged: by one altered frame, or by another order.
 
-    altered: one more frame. order: int64 [T], the number of the frame at each position; T is the
-    altered one. So a network that sees each frame by itself processes T + 1 frames for both
-    sequences.
+    Attributes:
+        altered: One more frame.
+        order: int64 [T], the number of the frame at each position; T is the altered one. So a
+            network that sees each frame by itself processes T + 1 frames for both sequences.
     """
 
     altered: np.ndarray
@@ -38,8 +39,9 @@ class Damage:
 def damage(frames: np.ndarray, other: np.ndarray, rng: np.random.Generator) -> Damage:
     """Draws how a sequence is damaged.
 
-    frames: indices int [T, n], features float [T, C, h, w], or images uint8 [T, H, W, 3]. other:
-    frames of another sample.
+    Args:
+        frames: Indices int [T, n], features float [T, C, h, w], or images uint8 [T, H, W, 3].
+        other: Frames of another sample.
     """
     ways = WAYS if frames.dtype == np.uint8 else WAYS_WITHOUT_IMAGES
     way = ways[int(rng.integers(len(ways)))]
@@ -98,7 +100,11 @@ def warp(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def affine(angle: float, dx: float, dy: float, scale: float) -> torch.Tensor:
     """The affine map [1, 2, 3] from positions in the warped image to positions in the image.
 
-    Coordinates run from −1 to 1. angle: in radians. dx, dy: in these coordinates.
+    Coordinates run from −1 to 1.
+
+    Args:
+        angle: In radians.
+        dx, dy: In these coordinates.
     """
     cos, sin = scale * math.cos(angle), scale * math.sin(angle)
     return torch.tensor([[[cos, -sin, dx], [sin, cos, dy]]])

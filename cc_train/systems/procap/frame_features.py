@@ -26,8 +26,11 @@ RGB = 3  # channels of an image, and of no backbone
 class BackboneFeatures(nn.Module):
     """Images, or their stored features → features float32 [N, n, channels] on the tokens' grid.
 
-    grid: rows and columns of a frame's tokens. Raises UserError unless those of the features are
-    divisible by them.
+    Args:
+        grid: Rows and columns of a frame's tokens.
+
+    Raises:
+        UserError: Unless those of the features are divisible by them.
     """
 
     def __init__(self, frozen: FrozenBackbone, grid: tuple[int, int], pooling: Pooling) -> None:
@@ -40,7 +43,8 @@ class BackboneFeatures(nn.Module):
     def on_grid(self, features: Tensor) -> Tensor:
         """Stored features, float32 [N, channels, rows, columns], pooled to the tokens' grid.
 
-        Raises UserError for features of another size.
+        Raises:
+            UserError: For features of another size.
         """
         self.frozen.check(features.shape[1:])
         # What is rearranged only is made float32 afterwards: half of the memory is moved.
@@ -50,7 +54,8 @@ class BackboneFeatures(nn.Module):
     def forward(self, frames: Tensor) -> Tensor:
         """Features float32 [N, n, channels] on the tokens' grid.
 
-        frames: images float32 [N, 3, H, W] in [0, 1], or stored features [N, C, h, w].
+        Args:
+            frames: Images float32 [N, 3, H, W] in [0, 1], or stored features [N, C, h, w].
         """
         stored = frames.shape[1] != RGB
         features = frames if stored else self.frozen.compute(frames)
@@ -63,11 +68,13 @@ class FrameFeatures(nn.Module):
 
     They run outside autocast, so training, validation and evaluation see the same features.
 
-    reference_quirks: images go into the encoder in [0, 1] and not as 2x − 1, as in the reference;
-    the indices are made from 2x − 1 in either case. cache_mb: on a CPU, so many MB of features are
-    cached, since the VQGAN never changes, and a step has most images twice. There each image goes
-    through it alone: float sums depend on the batch size, and a resumed run has other images in its
-    cache. backbone: only for `features`.
+    Args:
+        reference_quirks: Images go into the encoder in [0, 1] and not as 2x − 1, as in the
+            reference; the indices are made from 2x − 1 in either case.
+        cache_mb: On a CPU, so many MB of features are cached, since the VQGAN never changes, and a
+            step has most images twice. There each image goes through it alone: float sums depend on
+            the batch size, and a resumed run has other images in its cache.
+        backbone: Only for `features`.
     """
 
     def __init__(
@@ -109,8 +116,9 @@ class FrameFeatures(nn.Module):
     def forward(self, frames: Tensor) -> Tensor:
         """Features float32 [B, T, n, channels].
 
-        frames: images [B, T, 3, H, W] in [0, 1]; or indices int64 [B, T, n] for `tokens`, stored
-        features float16 or float32 [B, T, C, h, w] for `features`.
+        Args:
+            frames: Images [B, T, 3, H, W] in [0, 1]; or indices int64 [B, T, n] for `tokens`,
+                stored features float16 or float32 [B, T, C, h, w] for `features`.
         """
         if self.kind == "tokens":
             indices = frames if frames.ndim == 3 else self.indices(frames)

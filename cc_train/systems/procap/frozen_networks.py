@@ -52,10 +52,14 @@ def about(made_with: Mapping[str, Any], features: FrameFeatures) -> dict[str, An
 
 
 def find(data: Split, file: str | None) -> VQGAN:
-    """The VQGAN that made the shards' tokens. Raises UserError for another one.
+    """The VQGAN that made the shards' tokens.
 
-    file: its weights, if they have no name of their own. If `tokenize.config` dropped attention of
-    that file, the samples say so, and it is dropped here too.
+    Args:
+        file: Its weights, if they have no name of their own. If `tokenize.config` dropped attention
+            of that file, the samples say so, and it is dropped here too.
+
+    Raises:
+        UserError: For another one.
     """
     check(data)
     made_with, digest = str(data.first["tokenizer"]), data.first["tokenizer_sha256"]
@@ -142,9 +146,11 @@ def find_features(
 ) -> FrameFeatures:
     """The encoder's input networks: those that made the shards. Raises UserError.
 
-    vqgan, backbone: files of weights that have no name of their own. targets: False if tokens are
-    not learned; then samples with features need no tokens, and vqgan determines the grid of the
-    features. reference_quirks, cache_mb: see `FrameFeatures`.
+    Args:
+        vqgan, backbone: Files of weights that have no name of their own.
+        targets: False if tokens are not learned; then samples with features need no tokens, and
+            vqgan determines the grid of the features.
+        reference_quirks, cache_mb: See `FrameFeatures`.
     """
     if not targets and kind == "features" and vqgan is not None:
         codec = networks.vqgan(vqgan)[0]
@@ -181,7 +187,8 @@ def read(
 ) -> FrameFeatures:
     """The frozen networks of a run with these settings. Raises UserError.
 
-    kind, quirks, cache_mb: see `FrameFeatures`.
+    Args:
+        kind, quirks, cache_mb: See `FrameFeatures`.
     """
     located = named_weights.of(settings, FILE)
     path = run / FILE if located is None else located.path

@@ -45,9 +45,12 @@ class Parts:
 
 
 def split(tensors: Mapping[str, Tensor]) -> Parts:
-    """Sorts a checkpoint's tensors into parts. Raises UserError for tensors that ProCap lacks.
+    """Sorts a checkpoint's tensors into parts.
 
     Axial tables are named `weights.0` or `weights_0`, depending on the version of a library.
+
+    Raises:
+        UserError: For tensors that ProCap lacks.
     """
     parts = Parts({}, {}, {}, {}, [])
     foreign = []

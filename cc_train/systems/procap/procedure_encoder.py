@@ -41,8 +41,10 @@ class Sizes(Section):
 class Config(Sizes):
     """Sizes of a procedure encoder, and what its frames are.
 
-    latent: channels of a frame's features; frames: of a sequence, both ends included. standardised:
-    the features' channels are standardised first.
+    Attributes:
+        latent: Channels of a frame's features.
+        frames: Of a sequence, both ends included.
+        standardised: The features' channels are standardised first.
     """
 
     latent: int = 256
@@ -63,7 +65,8 @@ class Config(Sizes):
         """The sizes of a checkpoint, from its tensors' shapes by name; the bounds of new ones do
         not count.
 
-        Raises KeyError if it holds no procedure encoder.
+        Raises:
+            KeyError: If it holds no procedure encoder.
         """
         length, width = shapes["text_pos_emb.weight"]
         return cls.model_construct(
@@ -127,7 +130,9 @@ def sinusoids(count: int, width: int) -> Tensor:
 class ProcedureEncoder(nn.Module):
     """The encoder with its heads.
 
-    position_std: initial standard deviation of the positions; 1 in the reference."""
+    Args:
+        position_std: Initial standard deviation of the positions; 1 in the reference.
+    """
 
     def __init__(self, config: Config, position_std: float = 1.0) -> None:
         super().__init__()
@@ -157,9 +162,11 @@ class ProcedureEncoder(nn.Module):
     def control(self, text: Tensor, related: bool = True, reference_quirks: bool = False) -> Tensor:
         """Embeddings [B, C, D] of the control tokens; `related` puts [REL] before them.
 
-        text: byte-pair ids [B, text_length], padded with 0; every position has a padding id of its
-        own. reference_quirks: padding ids start at 0, as in the reference's second stage, where
-        they collide with the ids of words.
+        Args:
+            text: byte-pair ids [B, text_length], padded with 0; every position has a padding id of
+                its own.
+            reference_quirks: Padding ids start at 0, as in the reference's second stage, where they
+                collide with the ids of words.
         """
         first = 0 if reference_quirks else self.config.text_vocabulary
         padding = first + torch.arange(text.shape[1], device=text.device)
@@ -170,7 +177,11 @@ class ProcedureEncoder(nn.Module):
         return torch.cat((*tokens[: 1 if related else 0], words, *tokens[1:]), dim=1)
 
     def relation_rows(self, first: int) -> list[int]:
-        """The positions that `relation` reads. first: position of the first frame's first token."""
+        """The positions that `relation` reads.
+
+        Args:
+            first: Position of the first frame's first token.
+        """
         if not self.config.compare_ends:
             return [REL]
         count = self.config.frame_tokens
@@ -207,8 +218,9 @@ class ProcedureEncoder(nn.Module):
     def frames(self, features: Tensor, visible: Tensor | None = None) -> Tensor:
         """Embeddings [B, T · n, D] of frame features [B, T, n, latent].
 
-        visible: bool [B, T · n]; other tokens are replaced by the mask vector. Positions are added
-        to all.
+        Args:
+            visible: Bool [B, T · n]; other tokens are replaced by the mask vector. Positions are
+                added to all.
         """
         return self.placed(self.embed(features), visible)
 
@@ -222,7 +234,8 @@ class ProcedureEncoder(nn.Module):
     def forward(self, control: Tensor, frames: Tensor, reference_quirks: bool = False) -> Tensor:
         """Hidden states [B, C + N, D] of control and frame embeddings.
 
-        reference_quirks: mask the rows at which [ST1] and [VID] would be after a [REL].
+        Args:
+            reference_quirks: Mask the rows at which [ST1] and [VID] would be after a [REL].
         """
         mask = self._mask(control, frames, reference_quirks)
         hidden: Tensor = self.transformer(torch.cat((control, frames), dim=1), mask=mask)
@@ -246,8 +259,9 @@ class ProcedureEncoder(nn.Module):
     ) -> list[Tensor]:
         """`forward` of several pairs of control and frames, as one batch.
 
-        rows: the hidden states to compute for each variant, None for all; the last block computes
-        no others.
+        Args:
+            rows: The hidden states to compute for each variant, None for all; the last block
+                computes no others.
         """
         control, frames = (torch.cat(part) for part in zip(*inputs, strict=True))
         mask = self._mask(control, frames)
@@ -271,7 +285,9 @@ class ProcedureEncoder(nn.Module):
 def attention_mask(length: int, blind: tuple[int, ...], device: torch.device) -> Tensor:
     """Which positions (columns) each position (row) attends to, bool [L, L].
 
-    blind: rows that do not attend to the positions before them; all others attend to everything.
+    Args:
+        blind: Rows that do not attend to the positions before them; all others attend to
+            everything.
     """
     mask = torch.ones(length, length, dtype=torch.bool, device=device)
     for row in blind:

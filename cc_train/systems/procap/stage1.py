@@ -274,10 +274,15 @@ def start_from_clip(encoder: ProcedureEncoder, path: Path) -> None:
 class HeldOut:
     """Batches for validation, the same each time; samples that cannot be read are left out.
 
-    ranks: the ranks take turns. unreadable: counts the samples that are left out, if given.
-    pair_scenes: as in the stream of the training; only then a sample's wrong caption and frames may
-    be of its own scene. Raises JobFailed if too many samples cannot be read, and, as `Stream` does,
-    for a damaged image that is decoded only in its batch.
+    Attributes:
+        ranks: The ranks take turns.
+        unreadable: Counts the samples that are left out, if given.
+        pair_scenes: As in the stream of the training; only then a sample's wrong caption and frames
+            may be of its own scene.
+
+    Raises:
+        JobFailed: If too many samples cannot be read, and, as `Stream` does, for a damaged image
+            that is decoded only in its batch.
     """
 
     entries: Sequence[Entry]

@@ -57,12 +57,16 @@ class Losses(Section):
 class Batch:
     """The input of the losses.
 
-    text: byte-pair ids [B + E, L], those of the batch and of E others whose captions are wrong
-    ones. frames: features [B, F, n, C], the T of the sequence first, then what only the damaged
-    sequence shows. damaged: int64 [B, T], which of them that one shows at each place. tokens:
-    indices [B, T · n]. visible: bool [B, T · n], False where a token is masked. negative_index:
-    int64 [B], which text is the wrong one. negative_is_valid: bool [B], whether it is untrue of the
-    sample.
+    Attributes:
+        text: byte-pair ids [B + E, L], those of the batch and of E others whose captions are wrong
+            ones.
+        frames: Features [B, F, n, C], the T of the sequence first, then what only the damaged
+            sequence shows.
+        damaged: int64 [B, T], which of them that one shows at each place.
+        tokens: Indices [B, T · n].
+        visible: Bool [B, T · n], False where a token is masked.
+        negative_index: int64 [B], which text is the wrong one.
+        negative_is_valid: Bool [B], whether it is untrue of the sample.
     """
 
     text: Tensor
@@ -93,7 +97,8 @@ def sums(
 ) -> dict[str, Tensor]:
     """Sums of the losses over a batch; those of weight 0 are left out.
 
-    variants: only the terms of these; the sums of single variants add up to the whole.
+    Args:
+        variants: Only the terms of these; the sums of single variants add up to the whole.
     """
     return losses_of(encoder, batch, settings, hidden_states(encoder, batch, settings, variants))
 
@@ -244,13 +249,16 @@ class Stage1Objective(Objective):
     """The objective of stage 1; see `Objective` in `cc_train.training.objective`.
 
     A batch from the stream is {text, frames: images uint8 [B, T, H, W, 3], indices [B, T, n] or
-    features [B, T, C, h, w], altered: the same of one frame more, damaged_order: int64
-    [B, T], see `damage.Damage`, tokens (not where frames are cropped), visible, negative_index,
+    features [B, T, C, h, w], altered: the same of one frame more, damaged_order: int64 [B, T], see
+    `damage.Damage`, tokens (not where frames are cropped), visible, negative_index,
     negative_is_valid, mask: int64 [B], by `masking.NAMES`, changed: bool [B]}; a chunk has its
     `variants` besides.
-    held_out: such batches for validation, those of this rank. picture: makes the grid of a
-    validation. max_activation_mb: on a CPU, variants run one by one if together they would keep
-    more than this for the backward pass.
+
+    Args:
+        held_out: Such batches for validation, those of this rank.
+        picture: Makes the grid of a validation.
+        max_activation_mb: On a CPU, variants run one by one if together they would keep more than
+            this for the backward pass.
     """
 
     network: ProcedureEncoder

@@ -139,7 +139,8 @@ def _states(encoder: ProcedureEncoder, embedded: Tensor, hidden: Tensor | None =
     """The states of both ends as stage 2 has them, [B, 2, n, D]: without a caption, and with all
     frames in between hidden.
 
-    hidden: places of the ends that are hidden as well, bool [2, n].
+    Args:
+        hidden: Places of the ends that are hidden as well, bool [2, n].
     """
     sizes, count = encoder.config, len(embedded)
     inner = embedded.new_zeros(count, sizes.frames - 2, *embedded.shape[2:])

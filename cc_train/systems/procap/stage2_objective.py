@@ -26,10 +26,13 @@ UNUSED = ("to_logits.", "to_logits_rel.", "to_logits_vid.", "rel_")
 class Stage2Objective(CaptionObjective):
     """`CaptionObjective` with a learning rate of its own for the encoder.
 
-    encoder_lr_scale: factor on the encoder's learning rate. freeze: the encoder is not trained.
-    decay_norms: only biases have no weight decay, as in the reference. facts: weights of
-    the losses of what a renderer knows, on batches of `OrderedPairBatches` and for a captioner with
-    a comparison; the caption's loss is then divided by its words, as the pair captioner's is.
+    Args:
+        encoder_lr_scale: Factor on the encoder's learning rate.
+        freeze: The encoder is not trained.
+        decay_norms: Only biases have no weight decay, as in the reference.
+        facts: Weights of the losses of what a renderer knows, on batches of `OrderedPairBatches`
+            and for a captioner with a comparison; the caption's loss is then divided by its words,
+            as the pair captioner's is.
     """
 
     network: ProCap

@@ -23,7 +23,10 @@ def reconstructions(
     """A picture uint8 [H, W, 3] with three rows for each sample of a batch.
 
     The rows are the frames, the visible parts of them, and the frames with the masked tokens
-    predicted. All are decoded from tokens. raw: a batch of `ProcedureBatches`.
+    predicted. All are decoded from tokens.
+
+    Args:
+        raw: A batch of `ProcedureBatches`.
     """
     device = next(network.parameters()).device
     tensors = to_device(raw, str(device))
@@ -55,7 +58,8 @@ def reconstructions(
 def between(states: Tensor, encoder: ProcedureEncoder) -> Tensor:
     """The likeliest codebook indices int64 [B, k, rows, columns] of the frames between two images.
 
-    states: the encoder's output at all frame positions, [B, T · n, D].
+    Args:
+        states: The encoder's output at all frame positions, [B, T · n, D].
     """
     sizes = encoder.config
     indices: Tensor = encoder.to_logits(states).argmax(-1)
@@ -67,8 +71,11 @@ def procedure(features: FrameFeatures, before_after: Tensor, inner: Tensor) -> T
     """A whole procedure as pictures uint8 [B, T, H, W, 3]: both ends and the frames between.
 
     Both ends are decoded from the tokens of their images, so they show the best that the VQGAN can
-    draw. before_after: images uint8 [B, 2, H, W, 3] RGB, or their tokens int64 [B, 2, n]. inner:
-    indices [B, k, rows, columns].
+    draw.
+
+    Args:
+        before_after: Images uint8 [B, 2, H, W, 3] RGB, or their tokens int64 [B, 2, n].
+        inner: Indices [B, k, rows, columns].
     """
     shown = as_input(before_after)
     tokens = shown if shown.ndim == 3 else features.indices(shown)

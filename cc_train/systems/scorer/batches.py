@@ -31,8 +31,10 @@ HALVES: tuple[Half, ...] = ("changed", "unchanged")
 class Pair(NamedTuple):
     """One pair of a batch.
 
-    scene: the id of its scene, see `_scene_id`. features: of before and after, [2, C, h, w].
-    encoded: ids and labels of its caption, [length] each.
+    Attributes:
+        scene: The id of its scene, see `_scene_id`.
+        features: Of before and after, [2, C, h, w].
+        encoded: Ids and labels of its caption, [length] each.
     """
 
     scene: int
@@ -44,11 +46,15 @@ class Pair(NamedTuple):
 class ScorerBatches:
     """`ScorerBatches(…)(samples, rngs)` is a batch for ScorerObjective.
 
-    length: number of ids of a caption with its marks. backbone: the backbone of the features.
-    halves: those of the data set. swap: the probability that the first image of a scene and its
-    other view change places. pairs_per_scene: number of ordered pairs drawn from each scene, with
-    no swap, see `OrderedPairBatches`. grid: rows and columns of the cells by which positions are
-    given; with it, a half also holds the facts of its ordered pairs.
+    Attributes:
+        length: Number of ids of a caption with its marks.
+        backbone: The backbone of the features.
+        halves: Those of the data set.
+        swap: The probability that the first image of a scene and its other view change places.
+        pairs_per_scene: Number of ordered pairs drawn from each scene, with no swap, see
+            `OrderedPairBatches`.
+        grid: Rows and columns of the cells by which positions are given; with it, a half also holds
+            the facts of its ordered pairs.
     """
 
     codec: TextCodec
@@ -62,13 +68,18 @@ class ScorerBatches:
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
     ) -> dict[str, Any]:
-        """A batch by half: {before_after [B, 2, C, h, w], ids, labels int64 [B, length],
-        scene int64 [B]}. Pairs of one scene have the same `scene`, in both halves and in every
-        batch, whichever process makes it.
+        """A batch by half: {before_after [B, 2, C, h, w], ids, labels int64 [B, length], scene
+        int64 [B]}.
+
+        Pairs of one scene have the same `scene`, in both halves and in every batch, whichever
+        process makes it.
 
         With a grid, each half also holds facts, places, and the objects and centres of its images,
         [2 · B], first all before and then all after, as in `OrderedPairBatches`. B may be 0 in one
-        half. Raises UserError for samples without these features.
+        half.
+
+        Raises:
+            UserError: For samples without these features.
         """
         if self.pairs_per_scene is not None:
             return self._ordered(samples, rngs, self.pairs_per_scene)

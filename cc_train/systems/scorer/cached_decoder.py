@@ -37,7 +37,11 @@ class CachedSpeaker:
         self._out = Packed(speaker.logit.weight, speaker.logit.bias)
 
     def start(self, memory: Tensor) -> KVCache:
-        """The empty cache for B sentences. memory: the differences, [B, N, width]."""
+        """The empty cache for B sentences.
+
+        Args:
+            memory: The differences, [B, N, width].
+        """
         sizes = self.sizes
         return KVCache.empty(
             memory,
@@ -52,7 +56,8 @@ class CachedSpeaker:
     def step(self, ids: Tensor, memory: Tensor, state: KVCache) -> Tensor:
         """Logits [B, words] of the word after ids int64 [B]; adds keys and values to `state`.
 
-        memory: the differences, [B, N, width].
+        Args:
+            memory: The differences, [B, N, width].
         """
         x: Tensor = self._norm(self._words[ids] + self._places[state.count])
         state.count += 1

@@ -23,7 +23,11 @@ from cc_train.text import TextCodec
 class ScorerCaptioner(WithFrozen, EncoderDecoder):
     """Two images, or their stored features → a sentence.
 
-    backbone: not in `state_dict`. Raises UserError for a grid of its features that does not fit.
+    Args:
+        backbone: Not in `state_dict`.
+
+    Raises:
+        UserError: For a grid of its features that does not fit.
     """
 
     backbone: FrozenBackbone
@@ -60,7 +64,10 @@ class ScorerCaptioner(WithFrozen, EncoderDecoder):
 
     def features(self, before_after: Tensor) -> tuple[Tensor, Tensor]:
         """Features of before and after, float32 [B, C, rows, columns] each, as the encoder reads
-        them; before_after as `CaptionModel.caption` takes it. Raises UserError for other sizes.
+        them; before_after as `CaptionModel.caption` takes it.
+
+        Raises:
+            UserError: For other sizes.
         """
         features = self.backbone(before_after)
         pooled = self.pooled(features.flatten(0, 1))

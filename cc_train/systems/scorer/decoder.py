@@ -57,8 +57,9 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
         """Attention of x [B, L, width] to `memory` [B, N, width], [B, L, width].
 
-        mask: bool [B, 1, L, N], False where a position is not seen. causal: without a mask, a
-        position sees itself and those before it.
+        Args:
+            mask: Bool [B, 1, L, N], False where a position is not seen.
+            causal: Without a mask, a position sees itself and those before it.
         """
         mixed = F.scaled_dot_product_attention(
             split(self.query(x), self.heads),
@@ -194,8 +195,9 @@ class Speaker(nn.Module):
     def hidden(self, ids: Tensor, memory: Tensor, visible: Tensor | None = None) -> Tensor:
         """States [B, L, width] of ids int64 [B, L] and differences [B, N, width].
 
-        visible: [B, L], 0 at positions that no other sees. Without it a position sees all before
-        it; then the states after a caption's end differ, but no loss reads them.
+        Args:
+            visible: [B, L], 0 at positions that no other sees. Without it a position sees all
+                before it; then the states after a caption's end differ, but no loss reads them.
         """
         states: Tensor = self.core(ids, memory, visible, False)[0]
         return states

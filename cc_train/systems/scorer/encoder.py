@@ -42,7 +42,8 @@ class EncoderSettings(AttentionSizes):
         """Rows and columns of features, reduced by the smallest factor that makes them no more than
         `largest_grid`.
 
-        Raises UserError if they are not divisible by it: a larger factor would lose more detail.
+        Raises:
+            UserError: If they are not divisible by it: a larger factor would lose more detail.
         """
         factor = -(-max(rows, columns) // self.largest_grid)
         if rows % factor or columns % factor:
@@ -55,7 +56,11 @@ class EncoderSettings(AttentionSizes):
 
 
 class Queries(NamedTuple):
-    """Vectors that the last layer matches, [B, N, width] each. scale: factor on a matching."""
+    """Vectors that the last layer matches, [B, N, width] each.
+
+    Attributes:
+        scale: Factor on a matching.
+    """
 
     before: Tensor
     after: Tensor
@@ -67,8 +72,10 @@ class Queries(NamedTuple):
 class EncodedPairs(NamedTuple):
     """The encoding of B pairs, with N = rows · columns places each.
 
-    before, after: projected features with positions, [B, N, width]. difference: what the decoder
-    attends to, [B, N, width]. queries: for the contrast.
+    Attributes:
+        before, after: Projected features with positions, [B, N, width].
+        difference: What the decoder attends to, [B, N, width].
+        queries: For the contrast.
     """
 
     before: Tensor
@@ -80,7 +87,8 @@ class EncodedPairs(NamedTuple):
 class Attention(nn.Module):
     """Multi-head attention to the other image without a projection after it, and a norm.
 
-    logit_scale: the logarithm of the factor on the matching of queries and keys.
+    Args:
+        logit_scale: The logarithm of the factor on the matching of queries and keys.
     """
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:

@@ -39,8 +39,10 @@ def make_run(
 ) -> Iterator[str]:
     """Writes a run folder from a checkpoint, and yields lines about it. Raises UserError.
 
-    heads, decoder_heads: for files that do not hold them. backbone_weights: torchvision's of
-    ResNet-101; without them the run captions only stored features.
+    Args:
+        heads, decoder_heads: For files that do not hold them.
+        backbone_weights: Torchvision's of ResNet-101; without them the run captions only stored
+            features.
     """
     run_folder.check_new(run)
     content = read(Path(file))
@@ -130,7 +132,9 @@ def settings_of(
 ) -> tuple[recipe.Settings, tuple[int, int, int]]:
     """The settings of a checkpoint, and channels and grid of its features.
 
-    Raises KeyError for a missing tensor, and UserError for heads that do not divide the width.
+    Raises:
+        KeyError: For a missing tensor.
+        UserError: For heads that do not divide the width.
     """
     width, channels = encoder["img.0.weight"].shape[:2]
     for option, count in (("--heads", heads), ("--decoder-heads", decoder_heads)):

@@ -44,9 +44,11 @@ class Losses(Section):
 class Ways:
     """Choices between the paper and its public code, which differ in these points.
 
-    per_head: each attention head matches tokens by itself. trained_cbr: CBR's weights are trained.
-    slots: a sentence is the mean over all positions of a caption, not over its words alone.
-    sampled: validation samples its captions instead of decoding greedily.
+    Attributes:
+        per_head: Each attention head matches tokens by itself.
+        trained_cbr: CBR's weights are trained.
+        slots: A sentence is the mean over all positions of a caption, not over its words alone.
+        sampled: Validation samples its captions instead of decoding greedily.
     """
 
     per_head: bool = True
@@ -161,7 +163,8 @@ class ScorerObjective(CaptionObjective):
     def cbr_matching(self, encoded: EncodedPairs, hidden: Tensor, ids: Tensor) -> Tensor:
         """Similarities, [B, B], of all ranks' reconstructed after images to the real ones.
 
-        hidden: the decoder's states of the true captions, of ids [B, L].
+        Args:
+            hidden: The decoder's states of the true captions, of ids [B, L].
         """
         assert self.reconstruction is not None
         is_word = ids != self.network.codec.marks.pad

@@ -217,7 +217,11 @@ def _initialise(
 def make(
     settings: Settings, about: Mapping[str, Any], codec: TextCodec, backbone: FrozenBackbone
 ) -> ScorerCaptioner:
-    """An untrained captioner. Raises UserError for features whose grid does not fit."""
+    """An untrained captioner.
+
+    Raises:
+        UserError: For features whose grid does not fit.
+    """
     height, width = about["size"]
     return ScorerCaptioner(backbone, (height, width), settings.encoder, settings.decoder, codec)
 

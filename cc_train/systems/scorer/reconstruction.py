@@ -57,8 +57,9 @@ class Reconstruction(nn.Module):
 def sentence_of(hidden: Tensor, is_word: Tensor, over_slots: bool) -> Tensor:
     """A sentence in one vector [B, width]: the mean of its words' states [B, L, width].
 
-    is_word: [B, L], 1 at the words and at both marks. over_slots: the sum is divided by L, as in
-    the public code, and not by the number of words.
+    Args:
+        is_word: [B, L], 1 at the words and at both marks.
+        over_slots: The sum is divided by L, as in the public code, and not by the number of words.
     """
     weights = is_word.to(hidden.dtype)
     count = hidden.shape[1] if over_slots else weights.sum(1, keepdim=True).clamp(min=1)

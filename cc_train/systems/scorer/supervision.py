@@ -33,7 +33,11 @@ class Supervision(nn.Module):
     """Losses of batches whose halves hold facts (`ScorerBatches` with a grid).
 
     Facts are predicted from the differences, to which the decoder attends; looks and centres of all
-    objects from the projected images. weights: of the losses. width: D of both.
+    objects from the projected images.
+
+    Args:
+        weights: Of the losses.
+        width: D of both.
     """
 
     def __init__(self, weights: SceneLosses, width: int, grid: tuple[int, int]) -> None:
@@ -55,7 +59,8 @@ class Supervision(nn.Module):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The weighted sum of a half's losses; and each, divided by its count in the whole step.
 
-        looked: scores of the places, [B, L, N], as in `Spoken`.
+        Args:
+            looked: Scores of the places, [B, L, N], as in `Spoken`.
         """
         difference = encoded.difference
         reading = self.reader.read(difference, difference, difference)

@@ -25,7 +25,8 @@ FILE = VOCABULARY
 class ScorerWords(Vocabulary):
     """The words of captions, as SCORER's public code has them.
 
-    words: by id; the first are SCORER's `MARKS`, and no word is twice in it.
+    Args:
+        words: By id; the first are SCORER's `MARKS`, and no word is twice in it.
     """
 
     codec = CODEC
@@ -41,7 +42,11 @@ class ScorerWords(Vocabulary):
 
     @classmethod
     def read(cls, path: str | Path) -> ScorerWords:
-        """The public code's `vocab.json`: {word: id}. Raises UserError for another file."""
+        """The public code's `vocab.json`: {word: id}.
+
+        Raises:
+            UserError: For another file.
+        """
         remedy = "Give SCORER's vocab.json"
         try:
             content = storage.read_json(str(path))

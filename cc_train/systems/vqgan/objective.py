@@ -65,8 +65,9 @@ class Weights(Section):
 class VqganObjective(Objective):
     """The `Objective` of generator and discriminator, which are its two phases.
 
-    held_out: batches of images [N, 3, H, W] in [0, 1] for validation. weight_decay: of filters;
-    norms, biases and codes never decay.
+    Args:
+        held_out: Batches of images [N, 3, H, W] in [0, 1] for validation.
+        weight_decay: Of filters; norms, biases and codes never decay.
     """
 
     network: VQGAN

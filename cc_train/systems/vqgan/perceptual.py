@@ -24,8 +24,11 @@ class FeatureDistance(nn.Module):
     """Mean squared distance of channel-normalised features at four sizes, averaged.
 
     Source: Zhang et al., "The Unreasonable Effectiveness of Deep Features", 2018, without the
-    learned weights of the channels. enlarges: the network sees the images at twice their size, at
-    which it tells the shapes of small objects apart.
+    learned weights of the channels.
+
+    Args:
+        enlarges: The network sees the images at twice their size, at which it tells the shapes of
+            small objects apart.
     """
 
     def __init__(self, backbone: EfficientNetLite0, enlarges: bool = False) -> None:
@@ -35,8 +38,10 @@ class FeatureDistance(nn.Module):
     def forward(self, images: Tensor, others: Tensor) -> Tensor:
         """Images [N, 3, H, W] → a scalar, with gradients for the first alone.
 
-        images: reconstructions; values outside [0, 1] get no gradient here if they are enlarged,
-        since they are clamped then. others: true images, in [0, 1].
+        Args:
+            images: Reconstructions; values outside [0, 1] get no gradient here if they are
+                enlarged, since they are clamped then.
+            others: True images, in [0, 1].
         """
         with torch.no_grad():
             expected = self._levels(others)

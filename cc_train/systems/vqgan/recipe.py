@@ -102,7 +102,8 @@ def prepare(settings: Settings, request: Request) -> Task:
 class HeldOut:
     """Whole held-out frames one by one, as tensors [1, 3, H, W], cut to multiples of `factor`.
 
-    most: how many; they are spread over all samples, and over all places in a sample.
+    Attributes:
+        most: How many; they are spread over all samples, and over all places in a sample.
     """
 
     samples: Sequence[Sample]
