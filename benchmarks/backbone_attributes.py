@@ -22,9 +22,9 @@ from lib import rendered, tables
 from lib.measuring import report
 from torch import Tensor
 
+from cc_prep.devices import keep_freed_memory
 from cc_prep.media import images as image_files
 from cc_prep.models.backbones import BACKBONES
-from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_prep.records import ObjectAttributes
 from cc_prep.steps.features import FeatureExtractor
 from cc_prep.weights import networks

@@ -28,9 +28,9 @@ from lib.measuring import peak, report, watching
 from lib.reference import VIT_B_32
 
 from cc_prep import weights
+from cc_prep.devices import keep_freed_memory
 from cc_prep.manifest import Interpolate
 from cc_prep.models import clip4idc, vqgan
-from cc_prep.models.cpu.allocator import keep_freed_memory
 from cc_prep.steps.interpolation import RifeInterpolator
 from cc_prep.steps.scoring import FrameScorer
 from cc_prep.steps.tokenization import Tokenizer

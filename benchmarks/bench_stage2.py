@@ -19,7 +19,7 @@ from lib.measuring import report, turns, turns_apart
 from lib.reference import as_the_reference_encodes, codec, swish, torchs_products
 from torch import Tensor
 
-from cc_prep.models.cpu.allocator import keep_freed_memory
+from cc_prep.devices import keep_freed_memory
 from cc_train.data.collate import Reads
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.decoding.search import greedy

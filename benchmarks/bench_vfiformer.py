@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from lib.measuring import report, turns
 from torch import Tensor
 
-from cc_prep.models.cpu.allocator import keep_freed_memory
+from cc_prep.devices import keep_freed_memory
 from cc_prep.models.vfiformer import attention
 from cc_prep.models.vfiformer.attention import CrossScaleAttention, Masks
 from cc_prep.models.vfiformer.network import VARIANTS

@@ -24,7 +24,7 @@ from lib.measuring import report
 from lib.tables import cell
 from torch import Tensor, nn
 
-from cc_prep.models.cpu.allocator import keep_freed_memory
+from cc_prep.devices import keep_freed_memory
 from cc_train.data import shard_index, supervision
 from cc_train.data.collate import features_of
 from cc_train.data.ordered_pairs import OrderedPair, facts_of, objects_of, ordered_pairs

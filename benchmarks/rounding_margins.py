@@ -189,9 +189,9 @@ def without_pictures() -> Iterator[None]:
 def measure(only: str, settings: list[str], is_broken: bool) -> None:
     """Prints a line of JSON for each value. A setting is `seed N`, `bits N` or a name."""
     if "ROUNDING_NOT_AMD" in os.environ:
-        from cc_prep.models.cpu import linear
+        from cc_prep.models import cpu
 
-        linear.has_onednn_on_amd = lambda: False  # type: ignore[assignment]
+        cpu.has_onednn_on_amd = lambda: False  # type: ignore[assignment]
     chosen = {name: figure for name, figure in figures().items() if only in name}
     with tempfile.TemporaryDirectory() as folder:
         for setting in settings:

@@ -27,7 +27,7 @@ import torch
 from lib import tables
 from lib.measuring import report
 
-from cc_prep.models.cpu.allocator import keep_freed_memory
+from cc_prep.devices import keep_freed_memory
 from cc_train.data import shard_index
 from cc_train.evaluation.few_label_probe import COUNTS, DRAWS, FIGURES, Figure
 from cc_train.layers import mimetic

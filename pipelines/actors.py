@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cc_prep import storage, weights
+from cc_prep import devices, storage, weights
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.formats import scores as score_rows
 from cc_prep.formats import sequences
@@ -19,8 +19,6 @@ from cc_prep.manifest import Manifest
 from cc_prep.media import images, masks
 from cc_prep.media.masks import NO_MASKS, ImageSizes, Masks
 from cc_prep.media.video_frames import VideoFrames
-from cc_prep.models.cpu import allocator
-from cc_prep.numerics import set_tf32
 from cc_prep.records import FrameScores, FrameSequence, ImagePair
 from cc_prep.steps import confidence, interpolation, pair_checks
 from pipelines.step import Members, unless_rejected
@@ -51,7 +49,7 @@ class StepBase:
     def __init__(self, manifest: Manifest, digests: Digests, device: str) -> None:
         self.manifest, self.device, self.digests = manifest, device, digests
         if device == "cpu":
-            allocator.keep_freed_memory()
+            devices.keep_freed_memory()
         else:
             # Before the first product: without it cuBLAS may sum otherwise each time.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -114,7 +112,7 @@ def use_threads(count: int, tf32: bool = False) -> None:
         torch.set_num_threads(count)
     # As use_deterministic_algorithms, which also imports the compiler: a second of processor time.
     torch.set_deterministic_debug_mode("warn")
-    set_tf32(tf32)
+    devices.set_tf32(tf32)
     # Or every new tensor is first filled with NaN: a fortieth of a network's time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 

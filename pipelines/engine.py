@@ -18,8 +18,8 @@ from typing import Any
 import ray
 from ray.data import ActorPoolStrategy, DataContext
 
+from cc_prep.devices import ONE_ARENA
 from cc_prep.errors import JobFailed, UserError, first_line, named_line
-from cc_prep.models.cpu.allocator import ONE_ARENA
 from pipelines.cluster.broken import BrokenDevices, release
 from pipelines.cluster.last_word import last_word
 from pipelines.cluster.output import LOG, divert_output, restore_output

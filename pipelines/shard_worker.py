@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from cc_prep import device_errors, storage
+from cc_prep import devices, storage
 from cc_prep.errors import (
     FileRefused,
     JobFailed,
@@ -169,7 +169,7 @@ class ShardWorker:
             raise BrokenDevice(first_line(error)) from None
 
     def _is_broken_device(self, error: Exception) -> bool:
-        return self.run_info.device != "cpu" and device_errors.is_broken_device(error)
+        return self.run_info.device != "cpu" and devices.is_broken_device(error)
 
     def _outcomes(
         self, shard: Shard, journal: Journal, existing: _ExistingSamples
@@ -270,7 +270,7 @@ class ShardWorker:
         """
         if self._is_broken_device(failure):
             self._end_process(journal, failure)
-        out_of_memory = device_errors.is_out_of_memory(failure)
+        out_of_memory = devices.is_out_of_memory(failure)
         if out_of_memory:
             failure.__traceback__ = None
             self.step().free_memory()

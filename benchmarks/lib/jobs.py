@@ -15,7 +15,7 @@ from pathlib import Path
 import cv2
 import ray
 
-from cc_prep.models.cpu.allocator import ONE_ARENA
+from cc_prep.devices import ONE_ARENA
 from lib.frames import of_videos
 from pipelines.cli import cli
 

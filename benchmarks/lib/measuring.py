@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from cc_prep.models.cpu.allocator import keep_freed_memory
+from cc_prep.devices import keep_freed_memory
 
 FOLDER = Path("out/bench")
 

@@ -9,8 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from cc_prep.models import clip, clip4idc, vqgan
-from cc_prep.models.cpu import linear
+from cc_prep.models import clip, clip4idc, cpu, vqgan
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
 
 # CLIP4IDC on ViT-B/32, as published: CLIP has positions for longer captions than ours.
@@ -29,7 +28,7 @@ def codec() -> vqgan.VQGAN:
 
 def torchs_products() -> None:
     """Makes linear layers use torch's own products for the rest of the process, on any CPU."""
-    linear.has_onednn_on_amd = lambda: False  # type: ignore[assignment]
+    cpu.has_onednn_on_amd = lambda: False  # type: ignore[assignment]
 
 
 class Block(nn.Module):

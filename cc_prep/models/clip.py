@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from cc_prep.models.cpu.attention import attention
-from cc_prep.models.cpu.linear import Linear, linear
+from cc_prep.models.cpu import Linear, attention, linear
 
 _Place = tuple[torch.Size, tuple[int, ...], int]  # of a tensor in its storage
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from cc_prep.formats.training_shards import Features
 from cc_prep.models import backbones
-from cc_prep.models.cpu.convolution import image_by_image
+from cc_prep.models.cpu import image_by_image
 from cc_prep.steps.pair_checks import Multiple, check_divisible
 from cc_prep.weights import Located
 

@@ -14,7 +14,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from cc_prep import storage
-from cc_prep.device_errors import is_out_of_memory
+from cc_prep.devices import is_out_of_memory
 from cc_prep.errors import UserError, first_line
 from cc_prep.weights.registry import Located
 

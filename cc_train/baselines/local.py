@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 
 from cc_prep import extras
-from cc_prep.device_errors import is_out_of_memory
+from cc_prep.devices import is_out_of_memory
 from cc_prep.errors import UserError, first_line
 from cc_prep.media import images
 from cc_prep.settings import Section

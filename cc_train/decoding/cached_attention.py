@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cc_prep.models.cpu.linear import Packed
+from cc_prep.models.cpu import Packed
 
 
 @dataclass

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cc_prep.models.cpu.linear import Packed
+from cc_prep.models.cpu import Packed
 from cc_train.decoding.cached_attention import CrossAttention, KVCache, SelfAttention
 from cc_train.layers.caption_decoder import CaptionDecoder, Layer
 

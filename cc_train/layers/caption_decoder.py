@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from cc_prep.models.cpu.linear import Linear
+from cc_prep.models.cpu import Linear
 from cc_train.layers.attention_sizes import AttentionSizes
 
 EPS = 1e-6

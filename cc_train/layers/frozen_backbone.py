@@ -17,7 +17,7 @@ from cc_prep import weights
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import Features
 from cc_prep.models import backbones, library_backbones
-from cc_prep.models.cpu.convolution import image_by_image
+from cc_prep.models.cpu import image_by_image
 from cc_prep.models.library_backbones import LibraryBackbone
 from cc_prep.records import Preprocessing
 from cc_prep.steps.imported_features import UNKNOWN

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cc_prep.models.cpu.attention import attention
+from cc_prep.models.cpu import attention
 from cc_prep.records import FACT_TYPES
 from cc_train.data.supervision import ATTRIBUTE_CLASSES, FACT_CLASSES
 

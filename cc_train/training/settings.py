@@ -8,9 +8,9 @@ from typing import Annotated, Literal, get_args
 import torch
 from pydantic import Field
 
+from cc_prep.devices import set_tf32
 from cc_prep.errors import UserError
-from cc_prep.models.cpu import bfloat16
-from cc_prep.numerics import set_tf32
+from cc_prep.models.cpu import has_bfloat16
 from cc_prep.settings import Section
 from cc_train.training.experiment_loggers import Name
 from cc_train.training.optim import Optimizer, Schedule
@@ -184,7 +184,7 @@ def compute_dtype(precision: str, device: str) -> torch.dtype:
     A processor without instructions for bfloat16 computes in float32: it emulates bfloat16, which
     took 5 to 13 times as long in the layers that were measured.
     """
-    if precision == "bfloat16" and device == "cpu" and not bfloat16.is_native():
+    if precision == "bfloat16" and device == "cpu" and not has_bfloat16():
         return torch.float32
     chosen: torch.dtype = getattr(torch, precision)
     return chosen

@@ -11,7 +11,7 @@ import pytest
 SCRIPT = """
 import resource
 import numpy as np, ray, torch
-from cc_prep.models.cpu.allocator import keep_freed_memory
+from cc_prep.devices import keep_freed_memory
 from pipelines import engine
 
 class Step:

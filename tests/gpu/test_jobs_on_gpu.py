@@ -13,7 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from cc_prep.device_errors import is_broken_device
+from cc_prep.devices import is_broken_device
 from cc_prep.errors import RejectedPair
 from cc_prep.formats import provenance, training_shards
 from cc_prep.formats.training_shards import TrainingSample

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from cc_prep import device_errors
+from cc_prep import devices
+from cc_prep.devices import set_tf32
 from cc_prep.models.rife import RIFE
-from cc_prep.numerics import set_tf32
 from cc_prep.steps.scoring import FrameScorer
 from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.weights import networks
@@ -80,6 +80,6 @@ def test_running_out_of_memory_is_known() -> None:
     """Keeps away: an error of the device that no step takes for what it is."""
     with pytest.raises(torch.OutOfMemoryError) as caught:
         torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
-    assert device_errors.is_out_of_memory(caught.value)
-    assert not device_errors.is_broken_device(caught.value)
+    assert devices.is_out_of_memory(caught.value)
+    assert not devices.is_broken_device(caught.value)
     assert float(torch.ones(3, device="cuda").sum()) == 3.0, "and the device goes on"

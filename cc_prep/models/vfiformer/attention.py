@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cc_prep.models.cpu.linear import Linear
+from cc_prep.models.cpu import Linear
 
 HIDDEN = -100.0  # of a score whose key is to have no weight
 SLOPE = 0.2  # of every LeakyReLU

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cc_prep.models.cpu.linear import Linear
+from cc_prep.models.cpu import Linear
 from cc_prep.models.vfiformer.attention import (
     SLOPE,
     CrossScaleAttention,

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from cc_prep.errors import UserError
-from cc_prep.models.cpu.linear import Linear
+from cc_prep.models.cpu import Linear
 from cc_prep.settings import Section
 from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.decoding.cached_decoder import CachedDecoder

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cc_prep.models.cpu.convolution import image_by_image
+from cc_prep.models.cpu import image_by_image
 from cc_prep.models.vqgan import VQGAN
 from cc_train.data.collate import FeatureSource, Reads
 from cc_train.layers.feature_grid import Pooling, fold, to_grid

@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from cc_prep.models.clip import Mask, RowMask, Transformer, count_layers
-from cc_prep.models.cpu.linear import Linear
+from cc_prep.models.cpu import Linear
 from cc_prep.settings import Section
 from cc_train.layers.feature_grid import Standardise
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cc_prep.models.cpu.linear import Packed
+from cc_prep.models.cpu import Packed
 from cc_train.decoding.cached_attention import CrossAttention, KVCache, SelfAttention
 from cc_train.systems.scorer.decoder import Layer, Speaker
 

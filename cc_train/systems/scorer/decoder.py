@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from cc_prep.models.cpu.linear import Linear
+from cc_prep.models.cpu import Linear
 from cc_prep.settings import Section
 from cc_train.layers.caption_decoder import sinusoids
 from cc_train.systems.scorer.encoder import EPS, split

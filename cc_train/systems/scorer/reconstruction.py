@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from cc_prep.models.cpu.linear import Linear
+from cc_prep.models.cpu import Linear
 from cc_train.systems.scorer.encoder import MAX_SCALE
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cc_prep.models.cpu import linear
+from cc_prep.models import cpu
 from cc_train.decoding.cached_attention import KVCache
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.decoding.search import beam, greedy
@@ -21,7 +21,7 @@ from cc_train.text import BOS, EOS, PAD, UNK
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With oneDNN's products and without."""
     if not request.param:
-        monkeypatch.setattr(linear, "has_onednn", lambda: False)
+        monkeypatch.setattr(cpu, "has_onednn", lambda: False)
 
 
 PUBLISHED = DecoderSettings(width=512, heads=8, hidden=2048)

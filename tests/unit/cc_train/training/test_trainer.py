@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cc_prep.errors import JobFailed, UserError
-from cc_prep.models.cpu import bfloat16
+from cc_prep.models import cpu
 from cc_prep.models.vqgan import Config as VqganConfig
 from cc_train.data.stream import StatelessSource
 from cc_train.evaluation.validation import CRITERION
@@ -138,7 +138,7 @@ def test_bfloat16_is_not_emulated(
     that take three times as long on a server with AVX512 of which oneDNN claims that it has it."""
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: able)
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: able, raising=False)
-    monkeypatch.setattr(bfloat16, "flags", lambda: flags)
+    monkeypatch.setattr(cpu, "instructions", lambda: flags)
     assert compute_dtype(precision, device) == expected
 
 
@@ -147,7 +147,7 @@ def test_bfloat16_is_not_emulated(
 )
 def test_the_instructions_of_this_processor_are_known() -> None:
     """Keeps away: flags that are not found, after which oneDNN's answer is taken again."""
-    assert "sse2" in bfloat16.flags()
+    assert "sse2" in cpu.instructions()
 
 
 @pytest.mark.parametrize("tf32", [False, True])

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cc_prep.models.cpu import attention as module
-from cc_prep.models.cpu.attention import additive, attention
+from cc_prep.models import cpu
+from cc_prep.models.cpu import additive, attention
 
 ROWS = torch.ones(5, 7, dtype=torch.bool).tril(3)
 
@@ -23,7 +23,7 @@ def inputs(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("mask", [None, ROWS, additive(ROWS) / 2], ids=["none", "bool", "added"])
 def test_bfloat16_is_near_float32(monkeypatch: pytest.MonkeyPatch, mask: Tensor | None) -> None:
     """Keeps away: a scale, a mask or a gradient that differs from torch's own attention."""
-    monkeypatch.setattr(module, "has_bfloat16_products", lambda: True)
+    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: True)
     own = inputs(torch.bfloat16)
     exact = [part.detach().float().requires_grad_() for part in own]
     mixed = attention(*own, mask)
@@ -40,7 +40,7 @@ def test_bfloat16_is_near_float32(monkeypatch: pytest.MonkeyPatch, mask: Tensor 
 
 def test_what_is_hidden_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: a mask whose −∞ becomes a large but finite number in bfloat16."""
-    monkeypatch.setattr(module, "has_bfloat16_products", lambda: True)
+    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: True)
     query, key, value = (part.detach() for part in inputs(torch.bfloat16))
     before = attention(query, key, value, ROWS)
     value[:, :, 4:] = 1e30
@@ -51,8 +51,8 @@ def test_what_is_hidden_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("reason", ["float32", "large", "no products"])
 def test_elsewhere_it_is_torch_own(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
     """Keeps away: other numbers in float32, and scores that take gigabytes at the paper's sizes."""
-    monkeypatch.setattr(module, "has_bfloat16_products", lambda: reason != "no products")
+    monkeypatch.setattr(cpu, "has_bfloat16_products", lambda: reason != "no products")
     if reason == "large":
-        monkeypatch.setattr(module, "MAX_SCORES", 2 * 3 * 5 * 7 - 1)
+        monkeypatch.setattr(cpu, "MAX_SCORES", 2 * 3 * 5 * 7 - 1)
     own = inputs(torch.float32 if reason == "float32" else torch.bfloat16)
     assert torch.equal(attention(*own, ROWS), F.scaled_dot_product_attention(*own, attn_mask=ROWS))

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cc_prep.models.cpu import convolution
-from cc_prep.models.cpu.convolution import Convolution3x3, image_by_image
+from cc_prep.models import cpu
+from cc_prep.models.cpu import image_by_image
+from cc_prep.models.vqgan import Convolution3x3
 
 SIZE = (64, 60)
 
@@ -165,7 +166,7 @@ class Gpu:
 def test_on_a_gpu_images_go_through_in_chunks(side: int, most: int, sizes: list[int]) -> None:
     """Keeps away: a pair of large photographs that is rejected, though each frame fits alone."""
     network = Gpu(most)
-    result = convolution.image_by_image(network, torch.empty(9, 3, side, side, device="meta"))
+    result = cpu.image_by_image(network, torch.empty(9, 3, side, side, device="meta"))
     assert result.shape == (9, 1, side, side)
     assert network.sizes == sizes
 
@@ -173,18 +174,18 @@ def test_on_a_gpu_images_go_through_in_chunks(side: int, most: int, sizes: list[
 def test_a_network_that_enlarges_has_fewer_at_once() -> None:
     """Keeps away: a decoder whose small input hides how large its images are."""
     network = Gpu(9)
-    convolution.image_by_image(network, torch.empty(9, 3, 64, 64, device="meta"), 16)
+    cpu.image_by_image(network, torch.empty(9, 3, 64, 64, device="meta"), 16)
     assert network.sizes == [4, 4, 1]
 
 
 def test_an_image_too_large_alone_is_an_error() -> None:
     with pytest.raises(torch.OutOfMemoryError):
-        convolution.image_by_image(Gpu(0), torch.empty(3, 3, 64, 64, device="meta"))
+        cpu.image_by_image(Gpu(0), torch.empty(3, 3, 64, 64, device="meta"))
 
 
 def test_a_torch_without_nnpack_has_its_own_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: an AttributeError in every tokenising, once torch drops a private name."""
     monkeypatch.delattr(torch, "_nnpack_available")
-    convolution._ready.cache_clear()
-    assert convolution._ready() is False
-    convolution._ready.cache_clear()
+    cpu._ready.cache_clear()
+    assert cpu._ready() is False
+    cpu._ready.cache_clear()

@@ -1,12 +1,53 @@
-"""Which errors mean that memory ran out, and which that a GPU no longer works.
+"""CPUs and GPUs: how a process sets them up, and what their errors mean.
 
-Libraries have no common type for either, so some errors are known by their texts alone.
+Nothing here imports torch before a function needs it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import sys
 
+# Of <malloc.h>; mallopt(3) has their meaning. No memory by mmap, none given back to the kernel, and
+# one arena: what a thread of its own has freed, no other can take.
+TRIM_THRESHOLD, TOP_PAD, MMAP_MAX, ARENA_MAX = -1, -2, -4, -8
+SETTINGS = {MMAP_MAX: 0, TRIM_THRESHOLD: -1, TOP_PAD: 2**26, ARENA_MAX: 1}
+
+# For a process whose networks run in a thread that was there before, as Ray Data's workers do: it
+# has an arena already, which is unmapped when it is empty, whatever is set above. Read when a
+# process starts.
+ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
+
+
+def keep_freed_memory() -> None:
+    """For the rest of the process, keeps what is freed.
+
+    Otherwise every large tensor goes back to the kernel, and the next one's pages are faulted in
+    and cleared again: a seventh of a network's time (docs/performance.md). Does nothing where the C
+    library is another.
+    """
+    if sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for setting, value in SETTINGS.items():
+            mallopt(setting, value)
+
+
+def set_tf32(allowed: bool) -> None:
+    """Whether a GPU may round the factors of float32 products and convolutions to TF32's 10 bits.
+
+    It does neither with False, so float32 means the same as on a CPU. Without this call torch's
+    default counts, which has convolutions in TF32 and products not.
+    """
+    import torch
+
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = allowed
+
+
+# Libraries have no common type for errors of memory and devices: some are known by their texts.
 # Of RuntimeError (torch, cuBLAS, cuDNN) and of cv2.error.
 OUT_OF_MEMORY = (
     "out of memory",

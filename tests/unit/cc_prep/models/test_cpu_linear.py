@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cc_prep.models.cpu import linear as module
-from cc_prep.models.cpu.linear import Linear, Packed, linear
+from cc_prep.models import cpu
+from cc_prep.models.cpu import Linear, Packed, linear
 
 
 @pytest.fixture(params=[True, False], ids=["oneDNN", "torch"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Both ways, whatever this processor is; oneDNN's products are an Intel's as well."""
-    monkeypatch.setattr(module, "has_onednn_on_amd", lambda: request.param)
+    monkeypatch.setattr(cpu, "has_onednn_on_amd", lambda: request.param)
     return bool(request.param)
 
 
@@ -46,7 +46,7 @@ def test_it_is_a_linear_layer_with_its_gradients(
 @given(st.integers(1, 9), st.integers(1, 40), st.integers(1, 40))
 def test_of_every_size(rows: int, channels: int, out: int) -> None:
     layer, x = Linear(channels, out), random_leaf(rows, channels).detach()
-    with patch.object(module, "has_onednn_on_amd", return_value=True):
+    with patch.object(cpu, "has_onednn_on_amd", return_value=True):
         output = layer(x)
     assert torch.allclose(output, F.linear(x, layer.weight, layer.bias), atol=1e-5)
 
@@ -54,7 +54,7 @@ def test_of_every_size(rows: int, channels: int, out: int) -> None:
 @pytest.mark.parametrize("graded", [True, False])
 def test_it_is_onednn_only_where_it_should_be(way: bool, graded: bool) -> None:
     x, weight = random_leaf(3, 5), random_leaf(7, 5, of=1)
-    with patch.object(module, "_onednn", wraps=module._onednn) as onednn:
+    with patch.object(cpu, "_onednn", wraps=cpu._onednn) as onednn:
         with torch.set_grad_enabled(graded):
             output = linear(x, weight)
         assert onednn.call_count == way
@@ -120,9 +120,9 @@ def test_packed_it_is_onednn_only_where_it_should_be() -> None:
     x, weight = random_leaf(3, 5).detach(), random_leaf(7, 5, of=1)
     expected = F.linear(x, weight)
     packed, double = Packed(weight), Packed(weight.double())
-    with patch.object(module, "has_onednn", return_value=False):
+    with patch.object(cpu, "has_onednn", return_value=False):
         plain = Packed(weight)
-    with patch.object(module, "_onednn", wraps=module._onednn) as onednn, torch.no_grad():
+    with patch.object(cpu, "_onednn", wraps=cpu._onednn) as onednn, torch.no_grad():
         assert torch.equal(plain(x), expected)
         assert torch.allclose(double(x.double()), expected.double(), atol=1e-5)
         with torch.autocast("cpu", torch.bfloat16):

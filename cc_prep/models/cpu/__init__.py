@@ -1,1 +1,0 @@
-"""Faster kernels for CPUs."""
