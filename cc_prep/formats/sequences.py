@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from cc_prep import strict_json
-from cc_prep.formats import mask_members, tar
+from cc_prep.formats import tar
 from cc_prep.formats.base import ShardFormat
+from cc_prep.manifest import MAX_CLASSES
 from cc_prep.media import images
 from cc_prep.media.masks import Masks
 from cc_prep.records import CHANGE_CLASS, FrameScores, FrameSequence, ImagePair
@@ -42,6 +43,11 @@ PAIR_FIELDS = (
 )
 CODECS = ("png", "jpg", "webp")
 FRAME_MEMBER = re.compile(rf"(?P<kind>[ft])(?P<number>[0-9]{{2}})\.({'|'.join(CODECS)})")
+# Of the masks, in training shards too. Each is a grey PNG of class ids in the size of the frames:
+# 0 unchanged, 1 … K the classes that the JSON names under `mask_classes`, a key that is there only
+# with a mask. `mask` is the union of the other two.
+MASK, MASK_BEFORE, MASK_AFTER = MASKS = ("mask.png", "mask_before.png", "mask_after.png")
+MASK_CLASSES = "mask_classes"
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,7 @@ class StoredSequence:
         """The pair as it was read, but for its truth and masks. Raises DamagedShard."""
         try:
             fields = {name: self.meta[name] for name in PAIR_FIELDS}
-            classes = self.meta.get(mask_members.CLASSES, CHANGE_CLASS)
+            classes = self.meta.get(MASK_CLASSES, CHANGE_CLASS)
             masks = {"mask_values": (), "mask_classes": classes, "land_cover": False}
             return ImagePair.from_json({**fields, **masks, "truth": ()})
         except (KeyError, TypeError, ValueError):
@@ -99,10 +105,7 @@ class StoredSequence:
     def masks(self) -> Masks:
         """Class ids uint8 [H, W] of the union and the two sides. Raises DamagedShard."""
         return Masks(
-            *(
-                mask_members.decode(self.key, name, self.members.get(name), self.meta)
-                for name in mask_members.NAMES
-            )
+            *(decode_mask(self.key, name, self.members.get(name), self.meta) for name in MASKS)
         )
 
     def _image(self, name: str) -> np.ndarray:
@@ -137,7 +140,7 @@ def encode(
         threads: How many frames are encoded at a time.
     """
     pair, frames = sequence.pair, sequence.frames
-    mask_meta, mask_files = mask_members.encode(sequence)
+    mask_meta, mask_files = encode_masks(sequence)
     meta = {
         **pair_meta(pair),
         "frames": len(frames),
@@ -178,7 +181,7 @@ def decode(key: str, members: Mapping[str, bytes]) -> StoredSequence:
         raise tar.DamagedShard(f"{key} has no usable .json") from None
     if not is_known_codec or type(count) is not int or not 2 <= count <= 99:
         raise tar.DamagedShard(f"{key}: {count!r} frames of codec {meta['codec']!r}")
-    mask_members.check(key, meta, files)
+    check_masks(key, meta, files)
     return StoredSequence(key, meta, files)
 
 
@@ -187,3 +190,59 @@ def pair_meta(pair: ImagePair) -> dict[str, Any]:
     before, after = map(without_credentials, (pair.before, pair.after))
     record = {**pair.to_json(), "before": before, "after": after}
     return {"key": pair.key, **{name: record[name] for name in PAIR_FIELDS}}
+
+
+def encode_masks(sequence: FrameSequence) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """What the JSON says of a sequence's masks, and their members; nothing without a union."""
+    if sequence.mask is None:
+        assert sequence.mask_before is sequence.mask_after is None
+        return {}, {}
+    classes = sequence.pair.mask_classes
+    members = {}
+    for name, mask in zip(
+        MASKS, (sequence.mask, sequence.mask_before, sequence.mask_after), strict=True
+    ):
+        if mask is not None:
+            assert mask.shape == sequence.frames.shape[1:3], mask.shape
+            assert mask.max() <= len(classes), f"class {mask.max()} of {classes}"
+            members[name] = images.encode_image(mask, "png", 0)
+    return {MASK_CLASSES: list(classes)}, members
+
+
+def check_masks(key: str, meta: Mapping[str, Any], members: Mapping[str, bytes]) -> None:
+    """Raises DamagedShard where JSON and members do not name masks together."""
+    classes = meta.get(MASK_CLASSES)
+    if (classes is not None) != (MASK in members):
+        raise tar.DamagedShard(f"{key}: {MASK_CLASSES} without {MASK}, or the reverse")
+    if classes is None:
+        if MASK_BEFORE in members or MASK_AFTER in members:
+            raise tar.DamagedShard(f"{key}: a mask of one side without {MASK}")
+        return
+    is_list = isinstance(classes, list) and all(isinstance(one, str) for one in classes)
+    if not is_list or not 1 <= len(classes) <= MAX_CLASSES:
+        raise tar.DamagedShard(f"{key}: {MASK_CLASSES} in its .json is {str(classes)[:40]!r}")
+
+
+def decode_mask(
+    key: str, name: str, data: bytes | None, meta: Mapping[str, Any]
+) -> np.ndarray | None:
+    """Class ids uint8 [H, W] of a member; None without one.
+
+    Raises:
+        DamagedShard: For one that is no grey image of the frames' size, or has a class that the
+            JSON does not name.
+    """
+    if data is None:
+        return None
+    pixels = images.decode_stored(data)
+    if pixels is None:
+        raise tar.DamagedShard(f"{key}.{name}: no image")
+    height, width = meta.get("height"), meta.get("width")
+    if pixels.shape[:2] != (height, width):
+        size = f"{pixels.shape[1]}×{pixels.shape[0]}"
+        raise tar.DamagedShard(f"{key}.{name}: {size}, not {width}×{height}")
+    ids = np.ascontiguousarray(pixels[..., 0])
+    count = len(meta[MASK_CLASSES])
+    if ids.max() > count or (pixels != pixels[..., :1]).any():
+        raise tar.DamagedShard(f"{key}.{name}: other values than the class ids 0 to {count}")
+    return ids

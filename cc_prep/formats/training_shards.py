@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 
 from cc_prep import npy, storage, strict_json
-from cc_prep.formats import base, changes, mask_members, tar
+from cc_prep.formats import base, changes, sequences, tar
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.sequences import number_of, pair_meta
 from cc_prep.media import images
@@ -51,7 +51,7 @@ INDEX_META = (
     ("width", pa.int32()),
     ("tokenizer", pa.string()),
     ("tokenizer_sha256", pa.string()),
-    (mask_members.CLASSES, pa.list_(pa.string())),
+    (sequences.MASK_CLASSES, pa.list_(pa.string())),
 )
 INDEX_SCHEMA = pa.schema(
     [
@@ -69,7 +69,7 @@ MEMBERS = (
     "scores.npy",
     "features.npy",
     "mirrored.npy",
-    *mask_members.NAMES,
+    *sequences.MASKS,
     changes.MASK,
 )  # and the images
 
@@ -145,15 +145,17 @@ class TrainingSample:
             DamagedShard: For one that is no image of the frames' size, or has a class that the JSON
                 does not name.
         """
-        return mask_members.decode(self.key, mask_members.UNION, self.mask_png, self.meta)
+        return sequences.decode_mask(self.key, sequences.MASK, self.mask_png, self.meta)
 
     def mask_before(self) -> np.ndarray | None:
         """What vanished, where it is in the before image; encoded as `mask`."""
-        return mask_members.decode(self.key, mask_members.BEFORE, self.mask_before_png, self.meta)
+        return sequences.decode_mask(
+            self.key, sequences.MASK_BEFORE, self.mask_before_png, self.meta
+        )
 
     def mask_after(self) -> np.ndarray | None:
         """What appeared, where it is in the after image; encoded as `mask`."""
-        return mask_members.decode(self.key, mask_members.AFTER, self.mask_after_png, self.meta)
+        return sequences.decode_mask(self.key, sequences.MASK_AFTER, self.mask_after_png, self.meta)
 
     def change(self) -> np.ndarray | None:
         """uint8 [H, W], 1 where a change was found; None where none was, or none was looked for.
@@ -186,7 +188,7 @@ def encode(
     count, height, width = frames.shape[:3]
     assert tokens.shape[0] == count
     assert scores.shape[::2] == (2, count), scores.shape
-    mask_meta, mask_files = mask_members.encode(sequence)
+    mask_meta, mask_files = sequences.encode_masks(sequence)
     meta = {
         **pair_meta(sequence.pair),
         "frames": count,
@@ -246,8 +248,7 @@ def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
         for name, data in members.items()
         if (number := number_of("f", name)) is not None
     }
-    meta = mask_members.with_classes(meta, members)
-    mask_members.check(key, meta, members)
+    sequences.check_masks(key, meta, members)
     return TrainingSample(
         key,
         meta,
@@ -255,9 +256,9 @@ def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
         scores,
         pictures,
         features=features,
-        mask_png=members.get(mask_members.UNION),
-        mask_before_png=members.get(mask_members.BEFORE),
-        mask_after_png=members.get(mask_members.AFTER),
+        mask_png=members.get(sequences.MASK),
+        mask_before_png=members.get(sequences.MASK_BEFORE),
+        mask_after_png=members.get(sequences.MASK_AFTER),
         change_png=members.get(changes.MASK),
     )
 

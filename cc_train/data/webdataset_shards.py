@@ -11,7 +11,7 @@ from webdataset import filters
 from webdataset.compat import FluidInterface
 
 from cc_prep.errors import UserError
-from cc_prep.formats import mask_members, tar, training_shards
+from cc_prep.formats import sequences, tar, training_shards
 from cc_prep.formats.tar import DamagedShard
 from cc_train.data.sequence_index import expand
 
@@ -103,7 +103,7 @@ def _decoded(key: str, encoded: Mapping[str, bytes]) -> dict[str, Any]:
         members["features.npy"] = sample.features.values
     masks = (sample.mask(), sample.mask_before(), sample.mask_after())
     members |= {
-        name: mask for name, mask in zip(mask_members.NAMES, masks, strict=True) if mask is not None
+        name: mask for name, mask in zip(sequences.MASKS, masks, strict=True) if mask is not None
     }
     change = sample.change()
     if change is not None:

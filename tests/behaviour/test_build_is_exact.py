@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cc_prep.formats import mask_members, tar, training_shards
+from cc_prep.formats import sequences, tar, training_shards
 from tests import small_weights
 from tests.conftest import Command, digests
 from tests.faults import processes
@@ -91,7 +91,7 @@ def test_masks_and_facts_go_the_whole_way(fused: Path, stepwise: Path) -> None:
                 ]
                 assert samples[0] == samples[1]
                 changed = key.endswith("-change")
-                for name in mask_members.NAMES:
+                for name in sequences.MASKS:
                     assert samples[0][name] == members[name]
                 sample = training_shards.decode(key, samples[0])
                 assert sample.meta["facts"] == json.loads(members["json"])["facts"]

@@ -8,8 +8,8 @@ from typing import Any
 import cv2
 import numpy as np
 
-from cc_prep.formats import mask_members
 from cc_prep.formats import scores as score_rows
+from cc_prep.formats import sequences
 from cc_prep.formats.changes import FoundChange
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.training_shards import TrainingSample
@@ -88,7 +88,7 @@ def of_sequence(sample: StoredSequence) -> Strip:
     measures = stats.against_truth(frames, truth)
     labels = _labels(len(frames))
     extras = [_frame(_heat(frames[0], frames[-1]), "difference")]
-    extras += _masks(masks, len(sample.meta.get(mask_members.CLASSES, ())))
+    extras += _masks(masks, len(sample.meta.get(sequences.MASK_CLASSES, ())))
     labelled_frames: list[Frame | None] = [
         _frame(image, labels[i], measures.get("PSNR", {}).get(i), measures.get("SSIM", {}).get(i))
         for i, image in enumerate(frames)
@@ -123,7 +123,7 @@ def of_training_sample(sample: TrainingSample) -> Strip:
         rebuilt=[],
         extras=_masks(
             Masks(sample.mask(), sample.mask_before(), sample.mask_after()),
-            len(sample.meta.get(mask_members.CLASSES, ())),
+            len(sample.meta.get(sequences.MASK_CLASSES, ())),
         ),
         ends=(sample.image(0), sample.image(last)) if has_ends else (),
         **_words(sample.meta),

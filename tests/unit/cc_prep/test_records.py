@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cc_prep.formats import changes, mask_members, sequences, training_shards
+from cc_prep.formats import changes, sequences, training_shards
 from cc_prep.formats.tar import write_shard
 from cc_prep.records import (
     CHANGE,
@@ -42,7 +42,7 @@ def test_keys_are_plain_and_short(id: str) -> None:
 
 def test_the_longest_member_is_known() -> None:
     """Keeps away: a new member of a format, whose name is too long beside the longest key."""
-    members = (*training_shards.MEMBERS, *mask_members.NAMES, changes.JSON, changes.MASK)
+    members = (*training_shards.MEMBERS, *sequences.MASKS, changes.JSON, changes.MASK)
     frames = [f"{kind}00.{codec}" for kind in "ft" for codec in sequences.CODECS]
     assert max(len(f".{name}") for name in (*members, *frames)) == MAX_EXTENSION_LENGTH
 

@@ -167,18 +167,6 @@ def test_mirrored_features_come_back() -> None:
     assert "mirrored.npy" not in sample()
 
 
-def test_masks_of_shards_of_version_3() -> None:
-    """Keeps away: shards that took days, and whose masks can no longer be read."""
-    meta = json.loads(sample(None, None)["json"])
-    old = encode_image(np.where(MASK > 0, 255, 0).astype(np.uint8), "png", 0)
-    decoded = training_shards.decode(
-        "k", {**sample(None, None), "json": json.dumps(meta).encode(), "mask.png": old}
-    )
-    assert np.array_equal(decoded.mask(), MASK > 0)
-    assert decoded.meta["mask_classes"] == ["change"]
-    assert decoded.mask_before() is None
-
-
 @pytest.mark.parametrize(
     "members",
     [
