@@ -14,7 +14,7 @@ import tifffile
 from PIL import Image
 
 from cc_prep.errors import Reason, RejectedPair
-from cc_prep.media import images, jpeg_damage, masks
+from cc_prep.media import images, masks
 
 GREEN = np.full((20, 30, 3), (0, 204, 0), np.uint8)
 
@@ -237,7 +237,7 @@ def jpeg(kind: str) -> bytes:
 
 
 def cut_with_an_end(data: bytes) -> bytes:
-    return data[: len(data) // 2] + jpeg_damage.END
+    return data[: len(data) // 2] + images.JPEG_END
 
 
 def with_zeros(data: bytes) -> bytes:
@@ -250,10 +250,10 @@ def test_a_hole_is_seen_wherever_it_is() -> None:
     a flat picture, whose code may be nothing but zeros, that is called damaged."""
     data = jpeg("baseline")
     for start in range(data.index(b"\xff\xda") + 20, len(data) - 120, 97):
-        assert jpeg_damage.find(data[:start] + bytes(100) + data[start + 100 :]) is not None
+        assert images.jpeg_damage(data[:start] + bytes(100) + data[start + 100 :]) is not None
     flat = saved(Image.new("RGB", (512, 512), (90, 90, 90)), "JPEG", optimize=True)
     assert bytes(64) in flat
-    assert jpeg_damage.find(flat) is None
+    assert images.jpeg_damage(flat) is None
 
 
 @pytest.mark.parametrize("damage", [cut_with_an_end, with_zeros])
@@ -270,10 +270,10 @@ def test_a_whole_jpeg_is_no_damaged_one(kind: str) -> None:
     unknown revision."""
     data = jpeg(kind)
     pixels = images.decode(data, "x")
-    end = len(data) - len(jpeg_damage.END)
+    end = len(data) - len(images.JPEG_END)
     revision = data.index(b"JFIF\0") + 5 if b"JFIF\0" in data else None
     for odd in (
-        data[:end] + bytes(64) + jpeg_damage.END,
+        data[:end] + bytes(64) + images.JPEG_END,
         data + b"\0" * 9 + jpeg("baseline"),
         data[:revision] + b"\0\0" + data[revision + 2 :] if revision else data,
     ):
