@@ -17,7 +17,7 @@ import torch
 from lib.measuring import report, turns_apart
 from lib.reference import VIT_B_32, torchs_products
 
-from cc_prep.models import clip_tokenizer
+from cc_prep.models import clip
 from cc_prep.models.clip4idc import CLIP4IDC
 from cc_prep.steps.scoring import FrameScorer, normalize
 
@@ -63,7 +63,7 @@ def plain() -> np.ndarray:
     for firsts, seconds in (
         (images[:1].expand_as(images), images), (images, images[-1:].expand_as(images))
     ):  # fmt: skip
-        ids = torch.tensor(clip_tokenizer.batch(CAPTIONS, clip_tokenizer.CONTEXT))
+        ids = torch.tensor(clip.tokenize(CAPTIONS, clip.CONTEXT))
         text = network.encode_text(ids)
         tokens = network.visual.encode_frames(torch.cat((firsts, seconds)))
         pairs = network.visual.encode_pairs(*tokens.chunk(2))

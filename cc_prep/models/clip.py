@@ -1,4 +1,4 @@
-"""CLIP's transformer, text encoder, and the parts that its image encoders share.
+"""CLIP's transformer, tokenizer and text encoder, and the parts that its image encoders share.
 
 Module names follow OpenAI's checkpoints, so their tensors load by name. Blocks are pre-norm with
 QuickGELU: weights trained with it evaluate wrong, silently, under the exact GELU.
@@ -7,10 +7,15 @@ Source: Radford et al., 2021.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import distribution
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -24,6 +29,11 @@ _Place = tuple[torch.Size, tuple[int, ...], int]  # of a tensor in its storage
 HEAD_WIDTH = 64
 MEAN = (0.48145466, 0.4578275, 0.40821073)
 STD = (0.26862954, 0.26130258, 0.27577711)
+# Of OpenAI's own tokenizer, as `clip-anytorch` packages it.
+START_TOKEN, END_TOKEN, PAD_TOKEN = 49406, 49407, 0
+CONTEXT = 32
+MAX_CHARACTERS = 4000  # of a text that are read: a word's time grows with the square of its length
+TOKENIZER_PACKAGE, TOKENIZER_FILE = "clip-anytorch", "clip/simple_tokenizer.py"
 
 
 @contextmanager
@@ -216,6 +226,35 @@ class Transformer(nn.Module):
         last = self.resblocks[-1]
         assert isinstance(last, Block)
         return last
+
+
+def token_ids(text: str) -> list[int]:
+    """Ids of a caption between the start and the end id, as long as it is."""
+    return [START_TOKEN, *_tokenizer().encode(text), END_TOKEN]
+
+
+def tokenize(texts: Sequence[str], context: int = CONTEXT) -> np.ndarray:
+    """Ids of captions, int64 [N, context], padded with 0; of long ones the end is cut."""
+    ids = np.full((len(texts), context), PAD_TOKEN, np.int64)
+    for row, text in enumerate(texts):
+        tokens = token_ids(text[:MAX_CHARACTERS])
+        if len(tokens) > context:
+            tokens = [*tokens[: context - 1], END_TOKEN]
+        ids[row, : len(tokens)] = tokens
+    return ids
+
+
+@lru_cache(maxsize=1)
+def _tokenizer() -> Any:
+    """The tokenizer alone: `import clip` takes pkg_resources, which setuptools no longer has."""
+    spec = importlib.util.spec_from_file_location(
+        "clip_simple_tokenizer", str(distribution(TOKENIZER_PACKAGE).locate_file(TOKENIZER_FILE))
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.SimpleTokenizer()
 
 
 class TextEncoder(nn.Module):

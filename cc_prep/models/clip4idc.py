@@ -14,8 +14,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cc_prep.errors import UserError
-from cc_prep.models.clip import TextEncoder, Transformer, count_layers
-from cc_prep.models.clip_tokenizer import CONTEXT
+from cc_prep.models.clip import CONTEXT, TextEncoder, Transformer, count_layers
 from cc_prep.settings import Conflict, Section
 
 VOCABULARY = 49408  # byte pairs of CLIP

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cc_prep.media.images import resize
-from cc_prep.models import clip_tokenizer
+from cc_prep.models import clip
 from cc_prep.models.clip import MEAN, STD
 from cc_prep.models.clip4idc import CLIP4IDC
 from cc_prep.records import FrameScores
@@ -45,7 +45,7 @@ class FrameScorer:
             bef_visual, aft_visual = network.image_similarity(tokens)
             bef = aft = torch.zeros((0, count))
             if captions:
-                ids = clip_tokenizer.batch(captions, network.config.caption_tokens)
+                ids = clip.tokenize(captions, network.config.caption_tokens)
                 text = network.encode_text(torch.tensor(ids, device=self.device))
                 bef, aft = network.score_tokens(tokens, text)
         arrays = (x.float().cpu().numpy() for x in (bef, aft, bef_visual, aft_visual))

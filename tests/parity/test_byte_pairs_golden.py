@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cc_prep.models import clip_tokenizer
+from cc_prep.models import clip
 from tests.conftest import golden
 
 ITEMS = [
@@ -24,17 +24,17 @@ def test_there_are_golden_vectors() -> None:
 
 @pytest.mark.parametrize("item", ITEMS, ids=range(len(ITEMS)))
 def test_same_ids(item: dict) -> None:
-    assert clip_tokenizer.encode(item["text"]) == item["ids"]
+    assert clip.token_ids(item["text"]) == item["ids"]
     for context, field in ((77, "clip77"), (32, "idc32")):
         expected = item.get(field, item["ids"])
-        row = clip_tokenizer.batch([item["text"]], context)[0]
+        row = clip.tokenize([item["text"]], context)[0]
         assert row.tolist() == expected + [0] * (context - len(expected))
 
 
 @given(st.lists(st.text(max_size=200), max_size=4))
 def test_a_batch_has_one_start_and_fits(texts: list[str]) -> None:
-    ids = clip_tokenizer.batch(texts)
+    ids = clip.tokenize(texts)
     assert ids.shape == (len(texts), 32)
-    assert (ids[:, 0] == clip_tokenizer.START).all()
-    assert all(clip_tokenizer.END in row for row in ids)
-    assert ids.max(initial=0) <= clip_tokenizer.END
+    assert (ids[:, 0] == clip.START_TOKEN).all()
+    assert all(clip.END_TOKEN in row for row in ids)
+    assert ids.max(initial=0) <= clip.END_TOKEN

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cc_prep.models import clip_tokenizer
+from cc_prep.models import clip
 from cc_prep.models.clip4idc import Config
 from cc_prep.records import NO_CHANGE
 from cc_prep.steps.scoring import normalize
@@ -48,6 +48,6 @@ def collate(
     return {
         "before": normalize(before, config.resolution),
         "after": normalize(after, config.resolution),
-        "tokens": torch.tensor(clip_tokenizer.batch(captions, config.caption_tokens)),
+        "tokens": torch.tensor(clip.tokenize(captions, config.caption_tokens)),
         "captions": captions,
     }

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from cc_prep.errors import UserError
-from cc_prep.models import clip_tokenizer
+from cc_prep.models import clip
 from cc_prep.models.clip4idc import CLIP4IDC, Config
 from cc_prep.records import NO_CHANGE, Facts
 from cc_prep.settings import Section
@@ -133,8 +133,8 @@ def _check_facts(samples: Sequence[Sample]) -> None:
 def _forget_unseen_words(network: CLIP4IDC, samples: Sequence[Sample], data: Data) -> None:
     """Sets words that occur in no caption to zero: they get no gradient, and would stay noise."""
     captions = {caption for sample in samples for caption in variation.captions_of(sample, data)}
-    tokens = {token for caption in captions for token in clip_tokenizer.encode(caption)}
-    tokens |= {clip_tokenizer.START, clip_tokenizer.END, clip_tokenizer.PAD}
+    tokens = {token for caption in captions for token in clip.token_ids(caption)}
+    tokens |= {clip.START_TOKEN, clip.END_TOKEN, clip.PAD_TOKEN}
     mask = torch.zeros(len(network.token_embedding.weight), 1)
     mask[sorted(tokens)] = 1
     network.token_embedding.weight.data.mul_(mask)

@@ -14,7 +14,7 @@ from pydantic import Field
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.manifest import Strategy
-from cc_prep.models import clip_tokenizer
+from cc_prep.models import clip
 from cc_prep.records import NO_CHANGE
 from cc_prep.settings import Section
 from cc_prep.steps import confidence
@@ -214,7 +214,7 @@ def cropped(frames: np.ndarray, min_share: float, rng: np.random.Generator) -> n
 
 def text_ids(caption: str, length: int) -> np.ndarray:
     """Byte-pair ids int64 [length] without begin and end marks, cut and padded with 0."""
-    ids = clip_tokenizer.encode(caption)[1:-1][:length]
+    ids = clip.token_ids(caption)[1:-1][:length]
     return np.array(ids + [0] * (length - len(ids)), np.int64)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cc_prep.errors import RejectedPair, UserError
-from cc_prep.models import clip_tokenizer
+from cc_prep.models import clip
 from cc_prep.steps import confidence
 from cc_prep.steps.scoring import FrameScorer, normalize
 from cc_prep.steps.tokenization import Tokenizer
@@ -40,7 +40,7 @@ def test_scores_are_the_plain_way_s(scorer: FrameScorer) -> None:
     images = normalize(FRAMES, network.config.resolution)
     with torch.inference_mode():
         for row, caption in enumerate(CAPTIONS):
-            text = network.encode_text(torch.tensor(clip_tokenizer.batch([caption])))
+            text = network.encode_text(torch.tensor(clip.tokenize([caption])))
             for frame in range(len(FRAMES)):
                 for ends, scores in (
                     ((0, frame), frame_scores.bef_inter_sim),

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from cc_prep.formats.training_shards import Features, TrainingSample
-from cc_prep.models import clip_tokenizer
+from cc_prep.models import clip
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.models.vqgan import Config as Codec
 from cc_prep.records import Facts
@@ -263,7 +263,7 @@ def clip4idc_batch() -> dict[str, torch.Tensor]:
     return {
         "before": images[0],
         "after": images[1],
-        "tokens": torch.tensor(clip_tokenizer.batch(CAPTIONS, TINY_CLIP4IDC.context)),
+        "tokens": torch.tensor(clip.tokenize(CAPTIONS, TINY_CLIP4IDC.context)),
         "positives": torch.eye(PAIRS, dtype=torch.bool),
     }
 
