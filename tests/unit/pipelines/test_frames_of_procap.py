@@ -13,7 +13,7 @@ from rich.console import Console
 from cc_prep import manifest
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.records import ImagePair
-from pipelines import fingerprint, job, procap
+from pipelines import fingerprint, job, jobs, procap
 from pipelines.plan import ShardPlan
 
 
@@ -23,7 +23,7 @@ def test_a_sequence_of_another_length_is_rejected(tmp_path: Path) -> None:
         for id, frames in (("1", 9), ("2", 5)):
             file[id] = np.zeros((frames, 3, 16, 16), np.uint8)
     settings = fingerprint.for_imported_sequences(manifest.load("own", root=str(tmp_path)), 3)
-    step = procap.ImportFrames(settings, str(tmp_path), "cpu")
+    step = procap.ImportFrames(settings, {}, str(tmp_path), "cpu")
     good, bad = step([ImagePair("own", "train", id, "change", "b", "a") for id in ("1", "2")])
     assert isinstance(good, dict)
     assert isinstance(bad, RejectedPair)
@@ -40,7 +40,7 @@ def test_too_few_frames_for_the_keyframes_are_a_users_mistake(
     monkeypatch.setattr(fingerprint, "continue_from", lambda manifest, folder: manifest)
     request = job.Request(settings, str(tmp_path / "out"), ["train"], None, job.Options(), None)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"Lower keyframes\.k"):
-        procap.import_scores(request, str(tmp_path))
+        jobs.run("import-scores", request, str(tmp_path))
 
 
 def test_keyframes_are_checked_before_frames_are_written(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_keyframes_are_checked_before_frames_are_written(tmp_path: Path) -> None
     settings = manifest.load("own", ["keyframes.k=2"], str(tmp_path))
     request = job.Request(settings, str(tmp_path / "out"), ["train"], None, job.Options(), None)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"Lower keyframes\.k"):
-        procap.import_frames(request, str(tmp_path))
+        jobs.run("import-frames", request, str(tmp_path))
 
 
 def test_one_sequence_is_not_taken_for_two_pairs(
@@ -62,12 +62,12 @@ def test_one_sequence_is_not_taken_for_two_pairs(
         file["1"] = np.zeros((9, 3, 16, 16), np.uint8)
     pairs = [ImagePair("own", split, "1", "change", "b", "a") for split in ("train", "val")]
     shards = [ShardPlan(pair.split, 0, (pair,)) for pair in pairs]
-    monkeypatch.setattr(procap, "plan", lambda *arguments: shards)
+    monkeypatch.setattr(jobs, "plan", lambda *arguments: shards)
     settings = manifest.load("own", root=str(tmp_path))
     options = job.Options(dry_run=True)
     request = job.Request(settings, str(tmp_path / "out"), ["train", "val"], None, options, None)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="1 is the id of two pairs"):
-        procap.import_frames(request, str(tmp_path))
+        jobs.run("import-frames", request, str(tmp_path))
 
 
 def test_masks_that_are_not_taken_in_are_named(
@@ -82,6 +82,6 @@ def test_masks_that_are_not_taken_in_are_named(
     console = Console(file=out, width=500)
     request = job.Request(settings, str(tmp_path / "out"), ["train"], None, job.Options(), console)
     monkeypatch.setattr(job, "run", lambda spec, options, console: None)
-    procap.import_frames(request, str(tmp_path))
+    jobs.run("import-frames", request, str(tmp_path))
     line = "the masks of 1 pair are not taken in: ProCap's files hold frames alone\n"
     assert out.getvalue() == line
