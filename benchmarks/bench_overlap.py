@@ -24,11 +24,11 @@ from cc_prep import datasets, manifest
 from cc_prep.formats import sequences
 from cc_prep.records import FrameSequence, ImagePair
 from cc_prep.synth import dataset
-from pipelines.actors import Interpolate
 from pipelines.plan import ShardPlan
 from pipelines.shard_worker import ShardWorker
 from pipelines.state.journal import State
 from pipelines.state.run import RunInfo
+from pipelines.steps.interpolate import Interpolate
 
 SIZE, FRAMES, PAIRS_PER_BATCH = 224, 5, 8
 

@@ -31,17 +31,18 @@ from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 from cc_prep.steps import interpolation
 from cc_prep.steps.entities import phrases
 from pipelines import estimates, fingerprint, job, job_weights
-from pipelines.actors import Interpolate, Score
 from pipelines.plan import ShardPlan, plan
-from pipelines.procap import ImportFrames, ImportScores
-from pipelines.regions.changes_step import FindChanges
-from pipelines.regions.entities_step import Retrieve, VectorsOfRegions
 from pipelines.regions.findings import read_findings, with_findings
 from pipelines.regions.shards import TRAIN, plan_from_regions
+from pipelines.shards import Shard
 from pipelines.state import sources
-from pipelines.step import Shard
+from pipelines.steps.build import Build
+from pipelines.steps.changes import FindChanges
+from pipelines.steps.entities import Retrieve, VectorsOfRegions
+from pipelines.steps.interpolate import Interpolate
+from pipelines.steps.procap import ImportFrames, ImportScores
+from pipelines.steps.score import Score
 from pipelines.stored import ShardFromSequences, note_what_is_missing, plan_from_sequences
-from pipelines.worker.build_step import Build
 
 
 @dataclass(frozen=True)

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-
 from cc_prep import storage
-from cc_prep.errors import Reason, RejectedPair
 from cc_prep.formats import procap, provenance, scores, sequences
 from cc_prep.formats.procap import Names
-from cc_prep.formats.sequences import StoredSequence
 from cc_prep.inspect import verification
-from cc_prep.manifest import IMPORTED, Manifest
-from cc_prep.media.images import resize
 from cc_prep.progress import Progress, no_progress
-from cc_prep.records import FrameSequence, ImagePair
-from cc_prep.steps import confidence
-from pipelines.actors import Digests, StepBase
 from pipelines.state import sources
-from pipelines.step import Members
 from pipelines.stored import check_scores, finished_shards
 
 
@@ -59,53 +47,3 @@ def export(out: str, target: str, progress: Progress = no_progress) -> dict[str,
                     count["scores"] += 1
             progress(done, len(shards))
     return count
-
-
-class ImportFrames(StepBase):
-    """Pairs → sequences out of HDF5 files. No network runs, so the device does not matter."""
-
-    def __init__(self, manifest: Manifest, digests: Digests, source: str, device: str) -> None:
-        super().__init__(manifest, digests, device)
-        self.videos = procap.Videos(source, Names(manifest.name, manifest.layout))
-
-    def __call__(self, pairs: Sequence[ImagePair]) -> list[Members | RejectedPair]:
-        return [self._members(pair) for pair in pairs]
-
-    def _members(self, pair: ImagePair) -> Members | RejectedPair:
-        settings = self.manifest.interpolate
-        try:
-            frames = self.videos.frames(pair)
-        except RejectedPair as error:
-            return error
-        if len(frames) != 2**settings.depth + 1:
-            return RejectedPair(
-                Reason.UNREADABLE_SEQUENCE,
-                f"{len(frames)} frames, not {2**settings.depth + 1} as the first sequence has",
-            )
-        frames = np.stack([resize(frame, self.manifest.image_size) for frame in frames])
-        interpolator = {"method": IMPORTED, "depth": settings.depth}
-        sequence = FrameSequence(pair, frames)
-        return sequences.encode(sequence, settings.codec, settings.quality, interpolator)
-
-
-class ImportScores(StepBase):
-    """Sequences → scores out of a JSON file. No network runs, so the device does not matter."""
-
-    def __init__(self, manifest: Manifest, digests: Digests, source: str, device: str) -> None:
-        super().__init__(manifest, digests, device)
-        self.rule = manifest.keyframes
-        self.names = Names(manifest.name, manifest.layout)
-        self.by_id = procap.read_scores(source, self.names)
-
-    def __call__(self, stored: Sequence[StoredSequence]) -> list[scores.Row | RejectedPair]:
-        return [self._row(sequence) for sequence in stored]
-
-    def _row(self, stored: StoredSequence) -> scores.Row | RejectedPair:
-        pair, frames = stored.pair(), int(stored.meta["frames"])
-        try:
-            frame_scores = procap.scores_of(self.by_id, self.names, pair, pair.captions, frames)
-        except RejectedPair as error:
-            return error
-        penalty = confidence.penalties(frame_scores.bef_inter_sim, frame_scores.inter_aft_sim)
-        keyframes = confidence.fixed_keyframes(penalty, self.rule.k, self.rule.strategy)
-        return scores.encode(frame_scores, penalty, keyframes, IMPORTED, "")

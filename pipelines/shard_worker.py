@@ -32,12 +32,13 @@ from cc_prep.formats.rejects import Reject, encodable
 from cc_prep.formats.tar import DamagedShard
 from pipelines.plan import ShardPlan
 from pipelines.regions.findings import ShardWithFindings
+from pipelines.shards import Shard
 from pipelines.state.device import BrokenDevice, gpu_model
 from pipelines.state.journal import Done, Journal, State
 from pipelines.state.opening import open_journal
 from pipelines.state.pace import Pace
 from pipelines.state.run import RunInfo, check_node
-from pipelines.step import Expecting, Item, MakeStep, Sample, Shard, Step
+from pipelines.steps.base import Item, MakeStep, Prefetches, Sample, Step
 from pipelines.worker.file_errors import explained
 from pipelines.worker.overlap import Pipeline
 from pipelines.worker.shard_types import shard_from_json
@@ -112,8 +113,8 @@ class ShardWorker:
         self.state.write_journal(journal)
         step = self._step_or_broken_device()  # if it cannot be made, before anything is written
         planned = shard.shard if isinstance(shard, ShardWithFindings) else shard
-        if isinstance(planned, ShardPlan) and isinstance(step, Expecting):
-            step.upcoming(planned.pairs)
+        if isinstance(planned, ShardPlan) and isinstance(step, Prefetches):
+            step.prefetch(planned.pairs)
         path = storage.join(self.run_info.folder, self.run_info.format.file(shard.name))
         expected = shard.existing_sha256 if isinstance(shard, ShardPlan) else None
         is_as_written = expected is not None and storage.sha256(path) == expected

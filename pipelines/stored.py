@@ -19,9 +19,10 @@ from cc_prep.formats.base import ShardFormat, require_as_written, split_of
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.manifest import Manifest
 from pipelines.plan import larger_already
+from pipelines.shards import Shard
 from pipelines.state import sources
 from pipelines.state.journal import Done
-from pipelines.step import Item, Shard
+from pipelines.steps.base import Item
 
 
 @dataclass(frozen=True)

@@ -70,9 +70,10 @@ def without_ray(workers: int = 1) -> Iterator[None]:
     from pipelines import engine
     from pipelines.cluster.pool import Pool, Resources
     from pipelines.shard_worker import ShardWorker
+    from pipelines.shards import Shard
     from pipelines.state.journal import Done
     from pipelines.state.run import RunInfo
-    from pipelines.step import MakeStep, Shard
+    from pipelines.steps.base import MakeStep
 
     def run(
         shards: Sequence[Shard], make_step: MakeStep, run_info: RunInfo, pool: Pool

@@ -14,9 +14,10 @@ from pipelines import engine, job
 from pipelines.cluster.output import messages
 from pipelines.cluster.pool import Pool, Resources
 from pipelines.shard_worker import ShardWorker
+from pipelines.shards import Shard
 from pipelines.state.journal import Done
 from pipelines.state.run import RunInfo
-from pipelines.step import MakeStep, Shard
+from pipelines.steps.base import MakeStep
 from tests.fakes import number_step, shards
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.records import FrameScores, ImagePair
 from pipelines.plan import ShardPlan
-from pipelines.step import Members
+from pipelines.steps.base import Members
 
 CHANGE_CAPTIONS = ("the ball moved", "a ball is elsewhere")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from cc_prep.errors import FileRefused, RejectedPair, StoreFailed, StoreRefused
 from pipelines.state.pace import Pace
-from pipelines.step import Item, Sample, Staged, Step
+from pipelines.steps.base import Item, Sample, Staged, Step
 
 Outcome = Sample | RejectedPair
 Outcomes = Sequence[Outcome]

@@ -7,7 +7,7 @@ from typing import Any
 from pipelines.plan import ShardPlan
 from pipelines.regions.findings import ShardWithFindings
 from pipelines.regions.shards import ShardOfRegions
-from pipelines.step import Shard
+from pipelines.shards import Shard
 from pipelines.stored import ShardFromSequences
 
 SHARDS: dict[str, type[ShardPlan | ShardFromSequences | ShardWithFindings | ShardOfRegions]] = {

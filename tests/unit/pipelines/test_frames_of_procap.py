@@ -13,8 +13,9 @@ from rich.console import Console
 from cc_prep import manifest
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.records import ImagePair
-from pipelines import fingerprint, job, jobs, procap
+from pipelines import fingerprint, job, jobs
 from pipelines.plan import ShardPlan
+from pipelines.steps.procap import ImportFrames
 
 
 def test_a_sequence_of_another_length_is_rejected(tmp_path: Path) -> None:
@@ -23,7 +24,7 @@ def test_a_sequence_of_another_length_is_rejected(tmp_path: Path) -> None:
         for id, frames in (("1", 9), ("2", 5)):
             file[id] = np.zeros((frames, 3, 16, 16), np.uint8)
     settings = fingerprint.for_imported_sequences(manifest.load("own", root=str(tmp_path)), 3)
-    step = procap.ImportFrames(settings, {}, str(tmp_path), "cpu")
+    step = ImportFrames(settings, {}, str(tmp_path), "cpu")
     good, bad = step([ImagePair("own", "train", id, "change", "b", "a") for id in ("1", "2")])
     assert isinstance(good, dict)
     assert isinstance(bad, RejectedPair)

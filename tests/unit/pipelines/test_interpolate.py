@@ -17,7 +17,9 @@ from cc_prep.errors import UserError
 from cc_prep.manifest import Interpolate, Manifest
 from cc_prep.models.vfiformer import network
 from cc_prep.steps import interpolation
-from pipelines import actors, job_weights
+from pipelines import job_weights
+from pipelines.steps import base
+from pipelines.steps.interpolate import Interpolate as Step
 
 
 class Grey:
@@ -50,10 +52,10 @@ def test_a_new_network_s_weights_are_found_and_loaded(
     """Keeps away: a second network for which the jobs have to be edited, because they ask for the
     name `rife`."""
     threads: list[int] = []
-    monkeypatch.setattr(actors, "use_threads", lambda count, tf32: threads.append(count))
+    monkeypatch.setattr(base, "use_threads", lambda count, tf32: threads.append(count))
     digests = job_weights.of_interpolator(dataset)
     assert [name.partition("@")[0] for name in digests] == ["grey.safetensors"]
-    step = actors.Interpolate(dataset, digests, "cpu")
+    step = Step(dataset, digests, "cpu")
     assert step.meta["weights"] in digests
     ends = np.zeros((1, 2, 2, 3), np.uint8)
     assert step.interpolator.sequence(ends, ends, 1)[0, :, 0, 0, 0].tolist() == [0, 9, 0]
@@ -98,10 +100,10 @@ def test_vfiformer_in_its_job(
     loaded = loaded.model_copy(update={"image_size": 48})
     pairs = list(datasets.pairs(loaded, "train"))[:3]
     digests = job_weights.of_interpolator(loaded)
-    in_one = actors.Interpolate(loaded, digests, "cpu")
+    in_one = Step(loaded, digests, "cpu")
     assert in_one.pairs_per_batch == 1
     samples = [in_one([pair])[0] for pair in pairs]
-    assert [actors.Interpolate(loaded, digests, "cpu")([pair])[0] for pair in pairs] == samples
+    assert [Step(loaded, digests, "cpu")([pair])[0] for pair in pairs] == samples
     assert in_one.meta == {
         "method": "vfiformer", "depth": 1, "weights": next(iter(digests))
     }  # fmt: skip

@@ -23,9 +23,9 @@ from cc_prep.formats import provenance, rejects, sequences, training_shards
 from pipelines import engine, estimates, job
 from pipelines.cluster.pool import Resources
 from pipelines.job import JobSpec, Options, Summary
+from pipelines.shards import Shard
 from pipelines.state import lock
 from pipelines.state.journal import Done, State
-from pipelines.step import Shard
 from tests import fake_jobs, fakes
 
 

@@ -16,8 +16,8 @@ from cc_prep.formats.rejects import Reject
 from cc_prep.records import ImagePair
 from pipelines import plan as planning
 from pipelines.plan import ShardPlan, ordered, plan
+from pipelines.shards import remaining
 from pipelines.state.journal import Done
-from pipelines.step import remaining
 from tests import fakes
 
 IDS = st.lists(st.text(min_size=1, max_size=8), max_size=30, unique=True)

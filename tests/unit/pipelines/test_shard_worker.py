@@ -54,11 +54,11 @@ def test_samples_and_rejects_in_order(tmp_path: Path, batch: int) -> None:
 
 
 def test_a_step_that_wants_to_know_is_told_what_will_come(tmp_path: Path) -> None:
-    class Expecting(fakes.NumberStep):
-        def upcoming(self, pairs: Sequence[fakes.ImagePair]) -> None:
+    class Prefetches(fakes.NumberStep):
+        def prefetch(self, pairs: Sequence[fakes.ImagePair]) -> None:
             self.expected = list(pairs)
 
-    step, shard = Expecting(str(tmp_path)), fakes.shards(3, 3)[0]
+    step, shard = Prefetches(str(tmp_path)), fakes.shards(3, 3)[0]
     work(with_step(step), shard)
     assert step.expected == list(shard.pairs)
 

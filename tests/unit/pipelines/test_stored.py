@@ -19,8 +19,8 @@ from cc_prep.formats.rejects import Reject
 from cc_prep.formats.tar import DamagedShard, write_shard
 from cc_prep.inspect import verification
 from cc_prep.records import FrameScores, FrameSequence
+from pipelines.shards import remaining
 from pipelines.state.journal import Done
-from pipelines.step import remaining
 from pipelines.stored import (
     ShardFromSequences,
     finished_shards,
