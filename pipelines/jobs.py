@@ -31,18 +31,22 @@ from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 from cc_prep.steps import interpolation
 from cc_prep.steps.entities import phrases
 from pipelines import estimates, fingerprint, job, job_weights
-from pipelines.plan import ShardPlan, plan
-from pipelines.regions.findings import read_findings, with_findings
-from pipelines.regions.shards import TRAIN, plan_from_regions
-from pipelines.shards import Shard
+from pipelines.plan import plan
+from pipelines.shards import PlannedShard
 from pipelines.state import sources
 from pipelines.steps.build import Build
 from pipelines.steps.changes import FindChanges
-from pipelines.steps.entities import Retrieve, VectorsOfRegions
+from pipelines.steps.entities import TRAIN, Retrieve, VectorsOfRegions
 from pipelines.steps.interpolate import Interpolate
 from pipelines.steps.procap import ImportFrames, ImportScores
 from pipelines.steps.score import Score
-from pipelines.stored import ShardFromSequences, note_what_is_missing, plan_from_sequences
+from pipelines.stored import (
+    note_what_is_missing,
+    plan_from_regions,
+    plan_from_sequences,
+    read_findings,
+    with_findings,
+)
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Inputs:
     """
 
     manifest: Manifest
-    shards: Sequence[Shard]
+    shards: Sequence[PlannedShard]
     weights: dict[str, str] = field(default_factory=dict)
     arguments: tuple[Any, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
@@ -161,7 +165,7 @@ def _to_interpolate(request: job.Request, source: str | None) -> Inputs:
     )
 
 
-def _check_truth(manifest: Manifest, shards: Iterable[ShardPlan]) -> None:
+def _check_truth(manifest: Manifest, shards: Iterable[PlannedShard]) -> None:
     """Raises UserError if the method takes true frames and a pair has none."""
     if manifest.interpolate.method == interpolation.TRUTH:
         for shard in shards:
@@ -184,7 +188,7 @@ def _to_score(request: job.Request, source: str | None) -> Inputs:
     )
 
 
-def _note_missing(request: job.Request, shards: Sequence[ShardFromSequences], folder: str) -> None:
+def _note_missing(request: job.Request, shards: Sequence[PlannedShard], folder: str) -> None:
     note_what_is_missing(
         shards,
         folder,
@@ -203,7 +207,7 @@ def _to_build(request: job.Request, source: str | None) -> Inputs:
     """
     folder = storage.absolute(source or request.out)
     manifest, makes, shards = _plan_build(request, folder)
-    planned = [shard for shard in shards if isinstance(shard, ShardPlan)]
+    planned = [shard for shard in shards if shard.pairs]
     manifest = fingerprint.with_config_content(manifest)
     fingerprint.check_keyframes(manifest)
     findings = read_findings(manifest, folder)
@@ -233,7 +237,7 @@ def _to_build(request: job.Request, source: str | None) -> Inputs:
 
 def _plan_build(
     request: job.Request, source: str
-) -> tuple[Manifest, frozenset[str], Sequence[ShardPlan | ShardFromSequences]]:
+) -> tuple[Manifest, frozenset[str], Sequence[PlannedShard]]:
     """The settings, the steps before tokenising that are done here, and the shards to make."""
     manifest, splits, limit = request.manifest, request.splits, request.limit
     sequence_folder = storage.join(source, sequences.FORMAT.folder)
@@ -292,7 +296,7 @@ def _to_search(request: job.Request, source: str | None) -> Inputs:
     frames, has no sequence, so only the raw images give a result for it.
     """
     manifest, shards = request.manifest, _pairs_or_sequences(request)
-    planned = [shard for shard in shards if isinstance(shard, ShardPlan)]
+    planned = [shard for shard in shards if shard.pairs]
     folder = storage.join(storage.absolute(request.out), sequences.FORMAT.folder)
     return Inputs(
         manifest,
@@ -304,7 +308,7 @@ def _to_search(request: job.Request, source: str | None) -> Inputs:
     )
 
 
-def _pairs_or_sequences(request: job.Request) -> Sequence[ShardPlan | ShardFromSequences]:
+def _pairs_or_sequences(request: job.Request) -> Sequence[PlannedShard]:
     """The shards of a request, from the sequences in its OUT where these hold exactly the images.
 
     Prints notes on pairs that have no sequences. Raises UserError.

@@ -30,9 +30,7 @@ from cc_prep.errors import (
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.rejects import Reject, encodable
 from cc_prep.formats.tar import DamagedShard
-from pipelines.plan import ShardPlan
-from pipelines.regions.findings import ShardWithFindings
-from pipelines.shards import Shard
+from pipelines.shards import PlannedShard
 from pipelines.state.device import BrokenDevice, gpu_model
 from pipelines.state.journal import Done, Journal, State
 from pipelines.state.opening import open_journal
@@ -41,7 +39,6 @@ from pipelines.state.run import RunInfo, check_node
 from pipelines.steps.base import Item, MakeStep, Prefetches, Sample, Step
 from pipelines.worker.file_errors import explained
 from pipelines.worker.overlap import Pipeline
-from pipelines.worker.shard_types import shard_from_json
 
 CRASHES_OF_A_PAIR = 2
 # A GPU that passes its check and fails at so many pairs of a shard all the same is broken too.
@@ -91,7 +88,10 @@ class ShardWorker:
         results: dict[str, list[str]] = {"done": [], "broken": []}
         for row in rows["shard"]:
             try:
-                done, broken = json.dumps(self.run(shard_from_json(json.loads(row))).to_json()), ""
+                done, broken = (
+                    json.dumps(self.run(PlannedShard.from_json(json.loads(row))).to_json()),
+                    "",
+                )
             except BrokenDevice as error:
                 done, broken = "", json.dumps(asdict(error.device))
             except (DamagedShard, OSError) as error:
@@ -101,7 +101,7 @@ class ShardWorker:
             results["broken"].append(broken)
         return results
 
-    def run(self, shard: Shard) -> Done:
+    def run(self, shard: PlannedShard) -> Done:
         """Makes the shard and its done file. Raises BrokenDevice if the GPU is at fault."""
         started = time.monotonic()
         if not self.checked:
@@ -112,11 +112,10 @@ class ShardWorker:
         journal = open_journal(shard.name, self.run_info.id, previous)
         self.state.write_journal(journal)
         step = self._step_or_broken_device()  # if it cannot be made, before anything is written
-        planned = shard.shard if isinstance(shard, ShardWithFindings) else shard
-        if isinstance(planned, ShardPlan) and isinstance(step, Prefetches):
-            step.prefetch(planned.pairs)
+        if isinstance(step, Prefetches):
+            step.prefetch(shard.pairs)
         path = storage.join(self.run_info.folder, self.run_info.format.file(shard.name))
-        expected = shard.existing_sha256 if isinstance(shard, ShardPlan) else None
+        expected = shard.existing_sha256
         is_as_written = expected is not None and storage.sha256(path) == expected
         existing = _ExistingSamples(self.run_info.format, path if is_as_written else None)
         rejects: list[Reject] = []
@@ -173,7 +172,7 @@ class ShardWorker:
         return self.run_info.device != "cpu" and device_errors.is_broken_device(error)
 
     def _outcomes(
-        self, shard: Shard, journal: Journal, existing: _ExistingSamples
+        self, shard: PlannedShard, journal: Journal, existing: _ExistingSamples
     ) -> Iterator[tuple[Item, Sample | RejectedPair]]:
         """Every pair of the shard in order, each with its sample or its rejection."""
         pipeline = Pipeline(
@@ -219,7 +218,7 @@ class ShardWorker:
                 self.state.write_journal(journal)
 
     def _parts(
-        self, shard: Shard, journal: Journal, existing: _ExistingSamples, pipeline: Pipeline
+        self, shard: PlannedShard, journal: Journal, existing: _ExistingSamples, pipeline: Pipeline
     ) -> Iterator[Part]:
         """The shard in order: batches, pairs that have crashed before, and pairs without work."""
         waiting: list[Item] = []
@@ -326,7 +325,7 @@ def _is_too_large(result: Sample | RejectedPair) -> bool:
     return isinstance(result, RejectedPair) and result.reason is Reason.OUT_OF_MEMORY
 
 
-def _reject(pair: Item, shard: Shard, error: RejectedPair) -> Reject:
+def _reject(pair: Item, shard: PlannedShard, error: RejectedPair) -> Reject:
     message = encodable(error.message.replace("\x00", ""))[:500]
     return Reject(
         key=pair.key,

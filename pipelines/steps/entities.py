@@ -18,11 +18,12 @@ from cc_prep.records import ImagePair
 from cc_prep.steps.entities import phrases, regions, texts
 from cc_prep.steps.entities.retrieval import ByNeighbours, ByText, RegionVectors, Retriever
 from cc_prep.weights.folders import identify
-from pipelines.regions.findings import WithFindings
-from pipelines.regions.shards import TRAIN
+from pipelines.shards import WithFindings
 from pipelines.steps.base import Digests, Sample, StepBase, map_accepted, use_threads
 from pipelines.steps.changes import StepOnImages
 from pipelines.steps.interpolate import DecodedPair
+
+TRAIN = "train"  # the split whose captions and regions may be looked at
 
 
 class VectorsOfRegions(StepOnImages):

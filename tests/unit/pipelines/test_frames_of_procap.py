@@ -14,7 +14,7 @@ from cc_prep import manifest
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.records import ImagePair
 from pipelines import fingerprint, job, jobs
-from pipelines.plan import ShardPlan
+from pipelines.shards import of_pairs
 from pipelines.steps.procap import ImportFrames
 
 
@@ -62,7 +62,7 @@ def test_one_sequence_is_not_taken_for_two_pairs(
     with h5py.File(tmp_path / "own_videos.h5", "w") as file:
         file["1"] = np.zeros((9, 3, 16, 16), np.uint8)
     pairs = [ImagePair("own", split, "1", "change", "b", "a") for split in ("train", "val")]
-    shards = [ShardPlan(pair.split, 0, (pair,)) for pair in pairs]
+    shards = [of_pairs(pair.split, 0, [pair]) for pair in pairs]
     monkeypatch.setattr(jobs, "plan", lambda *arguments: shards)
     settings = manifest.load("own", root=str(tmp_path))
     options = job.Options(dry_run=True)

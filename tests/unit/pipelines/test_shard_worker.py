@@ -13,8 +13,8 @@ from cc_prep.errors import JobFailed, Reason, RejectedPair
 from cc_prep.formats import sequences
 from cc_prep.formats.tar import read_shard
 from cc_prep.formats.training_shards import FORMAT
-from pipelines.plan import ShardPlan
 from pipelines.shard_worker import ShardWorker
+from pipelines.shards import PlannedShard
 from pipelines.state import pace
 from pipelines.state.journal import Done, Journal, State
 from pipelines.state.opening import open_journal
@@ -32,7 +32,7 @@ def with_step(step: fakes.NumberStep, run: str = "run") -> ShardWorker:
     return ShardWorker(lambda device: step, RunInfo(step.folder, run, sequences.FORMAT, "cpu"))
 
 
-def work(worker: ShardWorker, shard: ShardPlan) -> tuple[list[int], Done]:
+def work(worker: ShardWorker, shard: PlannedShard) -> tuple[list[int], Done]:
     rows = {"shard": [json.dumps(shard.to_json())]}
     answer = worker(rows)
     assert answer["broken"] == [""]
@@ -100,7 +100,7 @@ def test_a_pair_too_large_alone_is_rejected(tmp_path: Path) -> None:
     assert [reject.reason for reject in done.rejects] == ["out of memory"] * 4
 
 
-def journal(shard: ShardPlan, run: str, in_flight: Sequence[int], **more: object) -> Journal:
+def journal(shard: PlannedShard, run: str, in_flight: Sequence[int], **more: object) -> Journal:
     keys = [fakes.pair(i).key for i in in_flight]
     return Journal(shard.name, run, "host", keys, **more)  # type: ignore[arg-type]
 
