@@ -167,7 +167,7 @@ def test_nothing_is_kept_of_a_file_that_changed(tmp_path: Path) -> None:
 
 def test_what_is_seen_of_a_shard_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: progress that counts nothing, and a crash of which no pair is suspected."""
-    monkeypatch.setattr(pace, "MOST", 1)  # a fake takes no longer than its journal
+    monkeypatch.setattr(pace, "MAX_PAIRS", 1)  # a fake takes no longer than its journal
     [shard] = fakes.shards(5, 5)
     state = State(str(tmp_path))
     seen = []
@@ -320,7 +320,9 @@ def test_on_a_slow_store_the_journal_names_many_pairs_at_a_time(
         write(state, journal)
 
     monkeypatch.setattr(State, "write_journal", slow)
-    monkeypatch.setattr(Pace, "measured", lambda pace, *_: setattr(pace, "span", 4))
+    monkeypatch.setattr(
+        Pace, "measured", lambda pace, *_: setattr(pace, "pairs_per_journal_write", 4)
+    )
     [shard] = fakes.shards(10, 10)
     numbers, _ = work(worker(tmp_path), shard)
     assert numbers == list(range(10))
