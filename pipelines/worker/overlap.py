@@ -3,129 +3,163 @@
 A network on a GPU leaves the processor free, so there each stage has a thread of its own, and
 finished batches are written in the worker's main thread. On a CPU the network itself takes all
 cores of a worker, so batches go one after the other.
+
+Nothing here knows a journal or what becomes of a batch that failed: whoever iterates decides.
 """
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from cc_prep.errors import FileRefused, RejectedPair, StoreFailed, StoreRefused
-from pipelines.state.pace import Pace
-from pipelines.step import Item, Sample, Staged, Step
+from cc_prep.errors import RejectedPair
+from pipelines.steps.base import Item, Sample, Staged, Step
 
 Outcome = Sample | RejectedPair
 Outcomes = Sequence[Outcome]
+# One for each stage, by its name; none where stages do not overlap.
+Threads = dict[str, ThreadPoolExecutor]
 
 
 @dataclass
 class Batch:
     """Items that go through the step together.
 
-    needs_work: whether the step makes the outcomes. inputs: the inputs, being read. computing: ends
-    when the network is done. outcomes: finished, or being encoded. error: of any of these stages.
+    Attributes:
+        outcomes: One for each item; given beforehand where the step has nothing to do.
+        isolate: Whether nothing else may be in progress meanwhile.
+        seconds: Time that the device took; None before, and for a batch that failed.
+        error: What a stage raised, in place of the outcomes.
     """
 
     items: Sequence[Item]
-    needs_work: bool
-    inputs: Future[Any] | None = None
-    computing: Future[None] | None = None
-    outcomes: Outcomes | Future[Outcomes] | None = None
+    outcomes: Outcomes | None = None
+    isolate: bool = False
+    seconds: float | None = None
     error: Exception | None = None
 
-    def result(self) -> Outcomes:
-        """Waits for the outcomes. Raises what the step raised."""
-        if self.error is not None:
-            raise self.error
-        assert self.outcomes is not None
-        return self.outcomes.result() if isinstance(self.outcomes, Future) else self.outcomes
 
+@contextmanager
+def stage_threads(step: Step, overlaps: bool) -> Iterator[Threads]:
+    """A thread for each stage of the step, if its stages can and shall overlap.
 
-class Pipeline:
-    """Takes a shard's batches in order and yields their outcomes in the same order.
-
-    step: makes the step at the first call. overlaps: whether stages overlap; then, while one batch
-    is computed, at most two are read, one is encoded and one written. recover: returns the outcomes
-    of items whose batch failed; their place in the order stays. succeeded: called for each batch
-    that did not fail.
+    At the end, what has not begun is dropped, and what has is waited for.
     """
-
-    def __init__(
-        self,
-        step: Callable[[], Step],
-        overlaps: bool,
-        recover: Callable[[Sequence[Item], Exception], Outcomes],
-        succeeded: Callable[[], None],
-        pace: Pace,
-    ) -> None:
-        self.step, self.overlaps = step, overlaps
-        self.recover, self.succeeded, self.pace = recover, succeeded, pace
-        self._ahead: deque[Batch] = deque()
-        self._current: Batch | None = None
-        self._behind: deque[Batch] = deque()
-        self._threads: dict[str, ThreadPoolExecutor] = {}
-
-    def items(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items; the next one is read from its shard in the background."""
-        if not self._starts_threads():
-            yield from items
-            return
-        iterator, reader = iter(items), self._threads["read"]
-        upcoming = reader.submit(next, iterator, None)
-        while (item := upcoming.result()) is not None:
-            upcoming = reader.submit(next, iterator, None)
-            yield item
-
-    def unfinished(self) -> list[Item]:
-        """Items that are being worked on."""
-        current = [] if self._current is None else [self._current]
-        batches = (*self._behind, *current, *self._ahead)
-        return [item for batch in batches for item in batch.items]
-
-    def add(
-        self, items: Sequence[Item], outcomes: Outcomes | None = None
-    ) -> Iterator[tuple[Item, Outcome]]:
-        """Starts a batch, or takes one with its outcomes; yields all that is finished."""
-        batch = Batch(items, outcomes is None, outcomes=outcomes)
-        if batch.needs_work and self._starts_threads():
-            batch.inputs = self._threads["read"].submit(self._staged().read, items)
-        self._ahead.append(batch)
-        yield from self._advance(1 if self._threads else 0)
-
-    def flush(self) -> Iterator[tuple[Item, Outcome]]:
-        """Finishes and yields all batches in progress."""
-        yield from self._advance(0)
-        self._settle()
-        yield from self._finish_but(0)
-
-    def close(self) -> None:
-        """Drops all batches in progress, once no thread works on them."""
-        for thread in self._threads.values():
+    names = ("read", "compute", "encode") if overlaps and isinstance(step, Staged) else ()
+    threads = {name: ThreadPoolExecutor(1, name) for name in names}
+    try:
+        yield threads
+    finally:
+        for thread in threads.values():
             thread.shutdown(cancel_futures=True)
 
-    def _advance(self, ahead: int) -> Iterator[tuple[Item, Outcome]]:
-        """Computes batches until at most `ahead` are waiting."""
-        while len(self._ahead) > ahead:
-            self._settle()
-            if self._behind and self._behind[-1].error is not None:
-                # A failed batch has its turn before another one is put on the device.
-                yield from self._finish_but(0)
-            self._begin(self._ahead.popleft())
-            if not self._threads:
-                self._settle()
-            yield from self._finish_but(1 if self._threads else 0)
 
-    def _begin(self, batch: Batch) -> None:
-        self._current = batch
-        if batch.inputs is not None:
-            batch.computing = self._threads["compute"].submit(self._compute, batch)
-        elif batch.needs_work:
-            self._compute(batch)
+def read_ahead(items: Iterable[Item], threads: Threads) -> Iterator[Item]:
+    """The items; with threads, the next one is read from its shard in the background."""
+    if not threads:
+        yield from items
+        return
+    iterator, reader = iter(items), threads["read"]
+    following = reader.submit(next, iterator, None)
+    while (item := following.result()) is not None:
+        following = reader.submit(next, iterator, None)
+        yield item
 
-    def _settle(self) -> None:
+
+def overlap(batches: Iterable[Batch | None], step: Step, threads: Threads) -> Iterator[Batch]:
+    """The batches in their order, each with its outcomes or an error.
+
+    While one batch is computed, at most two are read, one is encoded and one is with the caller.
+    When a batch with an error is yielded, nothing is on the device.
+
+    Args:
+        batches: Taken one by one as there is room; None has all before it finished and yielded
+            before the next one is taken.
+        threads: Of `stage_threads`; without, a batch is finished before the next one is taken.
+    """
+    if not threads:
+        for batch in batches:
+            if batch is not None:
+                yield _in_turn(batch, step)
+        return
+    assert isinstance(step, Staged)
+    stages = _Stages(step, threads)
+    ahead: deque[_Staged] = deque()
+    for batch in itertools.chain(batches, [None]):
+        if batch is not None:
+            ahead.append(stages.read(batch))
+        while len(ahead) > (0 if batch is None else 1):
+            if stages.has_failed():  # it has its turn before another one is put on the device
+                yield from stages.finish_but(0)
+            stages.compute(ahead.popleft())
+            yield from stages.finish_but(1)
+        if batch is None:
+            stages.wait_for_device()
+            yield from stages.finish_but(0)
+
+
+def _in_turn(batch: Batch, step: Step) -> Batch:
+    """The batch with its outcomes or its error, one stage after the other."""
+    if batch.outcomes is None:
+        began = time.monotonic()
+        try:
+            batch.outcomes = step(batch.items)
+            batch.seconds = time.monotonic() - began
+        except Exception as error:
+            batch.error = error
+    return batch
+
+
+@dataclass
+class _Staged:
+    """A batch on its way; None where the stage has not begun, or has nothing to do."""
+
+    batch: Batch
+    inputs: Future[Any] | None = None
+    computing: Future[None] | None = None
+    encoding: Future[Outcomes] | None = None
+
+
+class _Stages:
+    """The threads, what is on the device, and what comes after it in order."""
+
+    def __init__(self, step: Staged, threads: Threads) -> None:
+        self.step, self.threads = step, threads
+        self._current: _Staged | None = None
+        self._behind: deque[_Staged] = deque()
+
+    def read(self, batch: Batch) -> _Staged:
+        staged = _Staged(batch)
+        if batch.outcomes is None:
+            staged.inputs = self.threads["read"].submit(self.step.read, batch.items)
+        return staged
+
+    def compute(self, staged: _Staged) -> None:
+        """Puts a batch on the device, which is free; its encoding follows by itself."""
+        self._current = staged
+        if staged.inputs is not None:
+            staged.computing = self.threads["compute"].submit(self._compute, staged)
+
+    def _compute(self, staged: _Staged) -> None:
+        batch, began = staged.batch, time.monotonic()
+        assert staged.inputs is not None
+        try:
+            computed = self.step.compute(batch.items, staged.inputs.result())
+            batch.seconds = time.monotonic() - began
+            encode = self.threads["encode"].submit
+            staged.encoding = encode(self.step.encode, batch.items, computed)
+        except Exception as error:
+            batch.error = error
+        finally:
+            staged.inputs = None
+
+    def wait_for_device(self) -> None:
         """Waits until nothing is on the device."""
         if self._current is not None:
             if self._current.computing is not None:
@@ -133,52 +167,22 @@ class Pipeline:
             self._behind.append(self._current)
             self._current = None
 
-    def _compute(self, batch: Batch) -> None:
-        try:
-            with self.pace.working(len(batch.items)):
-                if batch.inputs is None:
-                    batch.outcomes = self.step()(batch.items)
-                    return
-                step = self._staged()
-                computed = step.compute(batch.items, batch.inputs.result())
-            batch.outcomes = self._threads["encode"].submit(step.encode, batch.items, computed)
-        except Exception as error:
-            batch.error = error
-        finally:
-            batch.inputs = None
+    def has_failed(self) -> bool:
+        """Waits until nothing is on the device; whether the last batch failed there."""
+        self.wait_for_device()
+        return bool(self._behind) and self._behind[-1].batch.error is not None
 
-    def _finish_but(self, most: int) -> Iterator[tuple[Item, Outcome]]:
+    def finish_but(self, most: int) -> Iterator[Batch]:
         """Yields computed batches, in order, until at most `most` are left."""
         while len(self._behind) > most:
-            yield from self._finish(self._behind.popleft())
-
-    def _finish(self, batch: Batch) -> Iterator[tuple[Item, Outcome]]:
-        try:
-            outcomes = batch.result()
-        except (StoreFailed, StoreRefused, FileRefused):  # no item's fault
-            raise
-        except Exception as error:
-            failure: Exception | None = error
-        else:
-            failure = None
-            if batch.needs_work:
-                self.succeeded()
-        if failure is not None:
-            # Outside the handler, where the error's frames no longer hold the batch's tensors.
-            batch.error = batch.outcomes = None
-            self._settle()
-            outcomes = self.recover(batch.items, failure)
-        yield from zip(batch.items, outcomes, strict=True)
-
-    def _starts_threads(self) -> bool:
-        """Starts the threads if stages overlap; returns whether they do."""
-        if not self._threads and self.overlaps and isinstance(self.step(), Staged):
-            self._threads = {
-                name: ThreadPoolExecutor(1, name) for name in ("read", "compute", "encode")
-            }
-        return bool(self._threads)
-
-    def _staged(self) -> Staged:
-        step = self.step()
-        assert isinstance(step, Staged)
-        return step
+            staged = self._behind.popleft()
+            batch = staged.batch
+            if staged.encoding is not None:
+                try:
+                    batch.outcomes = staged.encoding.result()
+                except Exception as error:
+                    batch.error = error
+                staged.encoding = None
+            if batch.error is not None:
+                self.wait_for_device()
+            yield batch

@@ -1,120 +1,24 @@
-"""The work of each step: weights held by the object, pairs in, encoded samples out."""
+"""Pairs → sequences: images are read, frames in between are computed and encoded."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 import numpy as np
 
-from cc_prep import devices, storage, weights
-from cc_prep.errors import Reason, RejectedPair, UserError
-from cc_prep.formats import scores as score_rows
+from cc_prep import storage, weights
+from cc_prep.errors import RejectedPair
 from cc_prep.formats import sequences
-from cc_prep.formats.sequences import StoredSequence
-from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest
 from cc_prep.media import images, masks
 from cc_prep.media.masks import NO_MASKS, ImageSizes, Masks
 from cc_prep.media.video_frames import VideoFrames
-from cc_prep.records import FrameScores, FrameSequence, ImagePair
-from cc_prep.steps import confidence, interpolation, pair_checks
-from pipelines.step import Members, unless_rejected
+from cc_prep.records import FrameSequence, ImagePair
+from cc_prep.steps import interpolation, pair_checks
+from pipelines.steps.base import Digests, Members, StagedStep, map_accepted
 
 PAIRS_PER_BATCH = {"cpu": 1, "cuda": 8}
-# What the driver found for each weight that a manifest names, so that a node of a cluster that has
-# another file under the same name is noticed.
-Digests = Mapping[str, str]
-
-
-class ThreadSettings(Protocol):
-    """A section of the manifest with networks."""
-
-    @property
-    def threads(self) -> int: ...
-    @property
-    def tf32(self) -> bool: ...
-
-
-class StepBase:
-    """The base of every step.
-
-    digests: SHA-256 of the driver's weights by name. device: `cpu` or `cuda`, where networks run.
-    """
-
-    pairs_per_batch = 1
-
-    def __init__(self, manifest: Manifest, digests: Digests, device: str) -> None:
-        self.manifest, self.device, self.digests = manifest, device, digests
-        if device == "cpu":
-            devices.keep_freed_memory()
-        else:
-            # Before the first product: without it cuBLAS may sum otherwise each time.
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-
-    def use(self, settings: ThreadSettings) -> None:
-        """Applies the torch settings of a section of the manifest to all that follows."""
-        use_threads(settings.threads, settings.tf32 and self.device != "cpu")
-
-    def check(self, file: weights.Located) -> weights.Located:
-        """Returns `file` if its digest is the driver's, else raises UserError."""
-        if self.digests.get(file.name) != file.sha256:
-            raise UserError(
-                f"{file.path} on this node is not the file that the driver has",
-                "Put the same weights on every node",
-            )
-        return file
-
-    def free_memory(self) -> None:
-        """Gives the GPU's cached memory back."""
-        if self.device == "cuda":
-            import torch
-
-            torch.cuda.empty_cache()
-
-    def check_device(self) -> None:
-        """Computes a little on the device. Raises the error of a broken device."""
-        import torch
-
-        ones = torch.ones(256, 256, device=self.device)
-        product = (ones @ ones).sum().item()  # which waits for the device
-        if product != 256**3:
-            raise RuntimeError(f"CUDA error: a sum of ones is {product:.0f}, not {256**3}")
-
-
-class StagedStep(StepBase):
-    """A step of three stages, see `step.Staged`; a call runs them one after the other."""
-
-    def __call__(self, items: Any) -> list[Any]:
-        """Each item's sample, or why it was rejected, in the order given."""
-        return self.encode(items, self.compute(items, self.read(items)))
-
-    def read(self, items: Any) -> Any:
-        raise NotImplementedError
-
-    def compute(self, items: Any, inputs: Any) -> Any:
-        raise NotImplementedError
-
-    def encode(self, items: Any, computed: Any) -> list[Any]:
-        raise NotImplementedError
-
-
-def use_threads(count: int, tf32: bool = False) -> None:
-    """Sets the number of threads: float sums depend on it, so the manifest fixes it.
-
-    tf32: whether a GPU may round the factors of products and convolutions to TF32's 10 bits.
-    """
-    import torch
-
-    if torch.get_num_threads() != count:
-        torch.set_num_threads(count)
-    # As use_deterministic_algorithms, which also imports the compiler: a second of processor time.
-    torch.set_deterministic_debug_mode("warn")
-    devices.set_tf32(tf32)
-    # Or every new tensor is first filled with NaN: a fortieth of a network's time.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -154,7 +58,7 @@ class Interpolate(StagedStep):
             self.interpolator = interpolation.make(settings, tensors, device)
         self.video_frames = VideoFrames()
 
-    def upcoming(self, pairs: Sequence[ImagePair]) -> None:
+    def prefetch(self, pairs: Sequence[ImagePair]) -> None:
         """Announces pairs that will be read, in this order, so that a video is read in one pass."""
         references = (
             storage.resolve(self.manifest.root, reference)
@@ -187,7 +91,7 @@ class Interpolate(StagedStep):
             truth = {} if self.takes_truth else read.truth
             return FrameSequence(pair, frames[number], truth, *read.masks)
 
-        return unless_rejected(sequence, inputs, range(len(inputs)), pairs)
+        return map_accepted(sequence, inputs, range(len(inputs)), pairs)
 
     def encode(
         self, pairs: Sequence[ImagePair], computed: Sequence[FrameSequence | RejectedPair]
@@ -199,7 +103,7 @@ class Interpolate(StagedStep):
             codec, quality, threads = settings.codec, settings.quality, settings.threads
             return sequences.encode(sequence, codec, quality, self.meta, threads)
 
-        return unless_rejected(members, computed)
+        return map_accepted(members, computed)
 
     def _frames(
         self, before_after: dict[int, tuple[np.ndarray, np.ndarray]]
@@ -255,55 +159,3 @@ class Interpolate(StagedStep):
 def _true_frames(read: DecodedPair) -> np.ndarray:
     """The images of a pair with the true frames between them, uint8 [F, H, W, 3]."""
     return np.stack([read.before, *(read.truth[i] for i in sorted(read.truth)), read.after])
-
-
-class Score(StagedStep):
-    """Sequences → scores."""
-
-    def __init__(self, manifest: Manifest, digests: Digests, device: str) -> None:
-        from cc_prep.steps.scoring import FrameScorer
-        from cc_prep.weights import networks
-
-        super().__init__(manifest, digests, device)
-        self.use(manifest.score)
-        network, file = networks.clip4idc(manifest.score.weights, manifest.score.intra_layers)
-        self.weights = self.check(file)
-        self.scorer = FrameScorer(network, device)
-
-    def read(self, stored: Sequence[StoredSequence]) -> list[FrameSequence | RejectedPair]:
-        """Each sequence's frames, or why it is rejected."""
-        return [decoded(sequence) for sequence in stored]
-
-    def compute(
-        self,
-        stored: Sequence[StoredSequence],
-        inputs: Sequence[FrameSequence | RejectedPair],
-    ) -> list[FrameScores | RejectedPair]:
-        """The scores of sequences that were read."""
-        return unless_rejected(lambda read: self.score(read.frames, read.pair.captions), inputs)
-
-    def encode(
-        self, stored: Sequence[StoredSequence], computed: Sequence[FrameScores | RejectedPair]
-    ) -> list[score_rows.Row | RejectedPair]:
-        """The scores as rows of a table."""
-        return unless_rejected(self._row, computed)
-
-    def score(self, frames: np.ndarray, captions: Sequence[str]) -> FrameScores:
-        """Scores of frames uint8 [F, H, W, 3]."""
-        self.use(self.manifest.score)
-        return self.scorer(frames, captions)
-
-    def _row(self, scores: FrameScores) -> score_rows.Row:
-        rule = self.manifest.keyframes
-        penalty = confidence.penalties(*scores.similarities(rule.strategy == "visual"))
-        keyframes = confidence.fixed_keyframes(penalty, rule.k, rule.strategy)
-        return score_rows.encode(scores, penalty, keyframes, self.weights.name, self.weights.sha256)
-
-
-def decoded(stored: StoredSequence, with_masks: bool = False) -> FrameSequence | RejectedPair:
-    """A stored sequence without its truth, or why it is rejected."""
-    try:
-        known_masks = stored.masks() if with_masks else NO_MASKS
-        return FrameSequence(stored.pair(), stored.frames(), {}, *known_masks)
-    except (DamagedShard, ValueError) as error:
-        return RejectedPair(Reason.UNREADABLE_SEQUENCE, str(error))
