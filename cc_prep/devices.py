@@ -47,6 +47,23 @@ def set_tf32(allowed: bool) -> None:
     torch.backends.cudnn.allow_tf32 = allowed
 
 
+def use_threads(count: int, tf32: bool = False) -> None:
+    """Sets the number of threads: float sums depend on it, so the manifest fixes it.
+
+    Args:
+        tf32: As `allowed` of `set_tf32`.
+    """
+    import torch
+
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+    # As use_deterministic_algorithms, which also imports the compiler: a second of processor time.
+    torch.set_deterministic_debug_mode("warn")
+    set_tf32(tf32)
+    # Or every new tensor is first filled with NaN: a fortieth of a network's time.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
 # Libraries have no common type for errors of memory and devices: some are known by their texts.
 # Of RuntimeError (torch, cuBLAS, cuDNN) and of cv2.error.
 OUT_OF_MEMORY = (

@@ -130,7 +130,7 @@ class StepBase:
 
     def use(self, settings: ThreadSettings) -> None:
         """Applies the torch settings of a section of the manifest to all that follows."""
-        use_threads(settings.threads, settings.tf32 and self.device != "cpu")
+        devices.use_threads(settings.threads, settings.tf32 and self.device != "cpu")
 
     def check(self, file: weights.Located) -> weights.Located:
         """Returns `file` if its digest is the driver's, else raises UserError."""
@@ -173,19 +173,3 @@ class StagedStep(StepBase):
 
     def encode(self, items: Any, computed: Any) -> list[Any]:
         raise NotImplementedError
-
-
-def use_threads(count: int, tf32: bool = False) -> None:
-    """Sets the number of threads: float sums depend on it, so the manifest fixes it.
-
-    tf32: whether a GPU may round the factors of products and convolutions to TF32's 10 bits.
-    """
-    import torch
-
-    if torch.get_num_threads() != count:
-        torch.set_num_threads(count)
-    # As use_deterministic_algorithms, which also imports the compiler: a second of processor time.
-    torch.set_deterministic_debug_mode("warn")
-    devices.set_tf32(tf32)
-    # Or every new tensor is first filled with NaN: a fortieth of a network's time.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cc_prep.devices import use_threads
 from cc_prep.errors import Reason, RejectedPair
 from cc_prep.formats import changes as change_shards
 from cc_prep.formats.changes import FoundChange
@@ -15,7 +16,7 @@ from cc_prep.records import ImagePair
 from cc_prep.steps import changes
 from cc_prep.steps.changes import segmenters
 from cc_prep.weights.folders import identify
-from pipelines.steps.base import Digests, Members, StagedStep, map_accepted, use_threads
+from pipelines.steps.base import Digests, Members, StagedStep, map_accepted
 from pipelines.steps.interpolate import DecodedPair, Interpolate
 
 Item = ImagePair | StoredSequence

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 from cc_prep import weights
+from cc_prep.devices import use_threads
 from cc_prep.errors import Reason, RejectedPair
 from cc_prep.formats import entities as entity_tables
 from cc_prep.formats import region_features
@@ -19,7 +20,7 @@ from cc_prep.steps.entities import phrases, regions, texts
 from cc_prep.steps.entities.retrieval import ByNeighbours, ByText, RegionVectors, Retriever
 from cc_prep.weights.folders import identify
 from pipelines.shards import WithFindings
-from pipelines.steps.base import Digests, Sample, StepBase, map_accepted, use_threads
+from pipelines.steps.base import Digests, Sample, StepBase, map_accepted
 from pipelines.steps.changes import StepOnImages
 from pipelines.steps.interpolate import DecodedPair
 
