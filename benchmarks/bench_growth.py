@@ -31,8 +31,8 @@ from cc_prep import weights
 from cc_prep.devices import keep_freed_memory
 from cc_prep.manifest import Interpolate
 from cc_prep.models import clip4idc, vqgan
-from cc_prep.steps.interpolation import RifeInterpolator
-from cc_prep.steps.scoring import FrameScorer
+from cc_prep.steps.interpolate import RifeInterpolator
+from cc_prep.steps.score import FrameScorer
 from cc_prep.steps.tokenization import Tokenizer
 from cc_train.data import shard_index
 
@@ -77,7 +77,7 @@ def interpolation(pairs: int) -> Cost:
     torch.set_num_threads(THREADS)
     tensors = weights.read_tensors(weights.locate("rife-v4.0").path)
     network = RifeInterpolator(tensors, Interpolate())
-    return timed(lambda images: network.sequence(images[:1], images[1:2], 3), pairs)
+    return timed(lambda images: network.interpolate_batch(images[:1], images[1:2], 3), pairs)
 
 
 def scoring(pairs: int) -> Cost:

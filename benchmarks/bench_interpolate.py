@@ -31,13 +31,13 @@ from cc_prep.formats import sequences
 from cc_prep.inspect.quality import psnr
 from cc_prep.manifest import Interpolate, Manifest
 from cc_prep.records import ImagePair
-from cc_prep.steps.interpolation import RifeInterpolator
+from cc_prep.steps.interpolate import Interpolate as Step
+from cc_prep.steps.interpolate import RifeInterpolator
 from cc_prep.synth import dataset as synth
 from pipelines.shard_worker import ShardWorker
 from pipelines.shards import of_pairs
 from pipelines.state.journal import State
 from pipelines.state.run import RunInfo
-from pipelines.steps.interpolate import Interpolate as Step
 
 PAIRS, THREADS = 12, 2
 
@@ -104,7 +104,7 @@ def quality(folder: str) -> dict[str, float]:
     for frames in of_videos(folder, (224, 224)):
         for i in range(0, len(frames) - 4, 8):
             before, true, after = frames[i : i + 5 : 2]
-            middle = ours.sequence(before[None], after[None], 1)[0, 1]
+            middle = ours.interpolate_batch(before[None], after[None], 1)[0, 1]
             psnrs.append([psnr(middle, true), psnr(package.middle(before, after), true)])
     mean, of_package = np.mean(psnrs, axis=0)
     return {"psnr": round(mean, 3), "psnr_package": round(of_package, 3)}

@@ -23,12 +23,12 @@ from lib.measuring import report
 from cc_prep import datasets, manifest
 from cc_prep.formats import sequences
 from cc_prep.records import FrameSequence, ImagePair
+from cc_prep.steps.interpolate import Interpolate
 from cc_prep.synth import dataset
 from pipelines.shard_worker import ShardWorker
 from pipelines.shards import of_pairs
 from pipelines.state.journal import State
 from pipelines.state.run import RunInfo
-from pipelines.steps.interpolate import Interpolate
 
 SIZE, FRAMES, PAIRS_PER_BATCH = 224, 5, 8
 

@@ -19,7 +19,7 @@ from lib.reference import VIT_B_32, torchs_products
 
 from cc_prep.models import clip
 from cc_prep.models.clip4idc import CLIP4IDC
-from cc_prep.steps.scoring import FrameScorer, normalize
+from cc_prep.steps.score import FrameScorer, normalize
 
 FRAMES, THREADS = 9, 2
 CAPTIONS = ("the small red cube has moved to the left of the sphere", "a cube is gone")

@@ -23,7 +23,7 @@ from cc_prep.inspect import stats
 from cc_prep.manifest import Interpolate
 from cc_prep.media import images
 from cc_prep.records import ImagePair
-from cc_prep.steps import interpolation
+from cc_prep.steps import interpolate
 from cc_prep.synth import dataset as synth
 
 METHODS = {
@@ -57,7 +57,7 @@ def main(write: Path | None, scenes: int) -> None:
         sets = dict(_sets(folder, scenes))
         for method, settings in METHODS.items():
             tensors = dict(weights.read_tensors(weights.locate(settings.weights).path))
-            interpolator = interpolation.make(settings, tensors, "cpu")
+            interpolator = interpolate.make(settings, tensors, "cpu")
             rows[method] = {}
             for name, set_pairs in sets.items():
                 rows[method][name] = _score(interpolator, set_pairs)
@@ -98,11 +98,11 @@ def _read(root: str, pair: ImagePair) -> Pair:
     return image(pair.before), image(pair.after), truth
 
 
-def _score(interpolator: interpolation.Interpolator, set_pairs: list[Pair]) -> tuple[float, float]:
+def _score(interpolator: interpolate.Interpolator, set_pairs: list[Pair]) -> tuple[float, float]:
     psnr: list[float] = []
     ssim: list[float] = []
     for before, after, truth in set_pairs:
-        frames = interpolator.sequence(before[None], after[None], 3)[0]
+        frames = interpolator.interpolate_batch(before[None], after[None], 3)[0]
         figures = stats.against_truth(frames, truth)
         psnr += figures["PSNR"].values()
         ssim += figures["SSIM"].values()

@@ -25,8 +25,8 @@ from cc_prep import datasets, manifest, storage, weights
 from cc_prep.manifest import Interpolate
 from cc_prep.media import images, masks
 from cc_prep.records import CHANGE
-from cc_prep.steps import confidence, interpolation
-from cc_prep.steps.scoring import FrameScorer
+from cc_prep.steps import confidence, interpolate
+from cc_prep.steps.score import FrameScorer
 from cc_prep.synth import dataset
 from cc_prep.weights import networks
 
@@ -34,7 +34,7 @@ SEED, DEPTH = 994, 3
 DRAWS = 2000  # of the bootstrap over pairs
 # Whose frames the rule chooses among, and what the table calls them.
 METHODS = {
-    interpolation.TRUTH: "the true frames",
+    interpolate.TRUTH: "the true frames",
     "dis": "DIS flow's",
     "crossfade": "a cross-fade's",
     "rife": "RIFE's",
@@ -150,14 +150,14 @@ def middle(frames: np.ndarray, mask: np.ndarray) -> int:
 
 def sequence_of(method: str) -> Callable[[Change], np.ndarray]:
     """Frames uint8 [9, H, W, 3] of a pair by a method."""
-    if method == interpolation.TRUTH:
+    if method == interpolate.TRUTH:
         return lambda change: change.frames
     settings = Interpolate(method=method)  # type: ignore[arg-type]
     tensors = None
-    if interpolation.has_weights(settings):
+    if interpolate.has_weights(settings):
         tensors = weights.read_tensors(weights.locate(settings.weights).path)
-    maker = interpolation.make(settings, tensors, "cpu")
-    return lambda change: maker.sequence(change.frames[:1], change.frames[-1:], DEPTH)[0]
+    maker = interpolate.make(settings, tensors, "cpu")
+    return lambda change: maker.interpolate_batch(change.frames[:1], change.frames[-1:], DEPTH)[0]
 
 
 def best(scorer: FrameScorer, frames: np.ndarray, captions: tuple[str, ...]) -> int:

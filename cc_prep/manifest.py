@@ -43,6 +43,7 @@ MaskValues = Annotated[
 Strategy = Literal["confidence", "top", "uniform", "random", "visual"]
 PATHS = ("root", "exclude")  # keys whose value is relative to the file
 NONE = "none"  # in place of weights: the step is left out
+TRUTH = "truth"  # the method that takes the true frames of a rendered scene or a video
 IMPORTED = "imported"  # in place of weights: of what other code made
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from cc_prep import datasets, manifest, weights
-from cc_prep.steps import interpolation
+from cc_prep.steps import interpolate
 from cc_prep.synth import dataset
 from cc_train import Captioner
 
@@ -38,8 +38,8 @@ def frames(pair: datasets.LoadedPair) -> np.ndarray:
     """before, three frames in between, after: uint8 [5, H, W, 3]."""
     settings = manifest.load("synth").interpolate
     tensors = weights.read_tensors(weights.locate(settings.weights).path)
-    network = interpolation.make(settings, tensors, "cpu")
-    return network.sequence(pair.before[None], pair.after[None], 2)[0]
+    network = interpolate.make(settings, tensors, "cpu")
+    return network.interpolate_batch(pair.before[None], pair.after[None], 2)[0]
 
 
 def with_mask(image: np.ndarray, mask: np.ndarray) -> np.ndarray:

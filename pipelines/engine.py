@@ -20,6 +20,7 @@ from ray.data import ActorPoolStrategy, DataContext
 
 from cc_prep.devices import ONE_ARENA
 from cc_prep.errors import JobFailed, UserError, first_line, named_line
+from cc_prep.steps.base import MakeStep
 from pipelines.cluster.broken import BrokenDevices, release
 from pipelines.cluster.last_word import last_word
 from pipelines.cluster.output import LOG, divert_output, restore_output
@@ -31,7 +32,6 @@ from pipelines.shards import PlannedShard
 from pipelines.state.device import Device
 from pipelines.state.journal import Done
 from pipelines.state.run import RunInfo
-from pipelines.steps.base import MakeStep
 
 CONNECT_SECONDS = 10.0
 OBJECT_STORE_BYTES = 128 * 2**20

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from cc_prep import storage
 from cc_prep.errors import RejectedPair
-from cc_prep.manifest import Manifest
+from cc_prep.manifest import TRUTH, Manifest
 from cc_prep.media import images
 from cc_prep.records import ImagePair
-from cc_prep.steps import interpolation
 
 # Shares of the raw pixels. Of sequences: measured on CLEVR-like renders and on video frames at
 # 224 px, the larger one. Of training shards, at quality 95: 0.10 of renders, 0.12 of videos.
@@ -85,7 +84,7 @@ def sequence_bytes(frames: int, pixels: int, codec: str) -> int:
 def interpolated_bytes(manifest: Manifest, pair: ImagePair) -> int:
     """Estimated bytes of the sequence of a pair; may read an image to learn its size."""
     frames = 2**manifest.interpolate.depth + 1
-    if manifest.interpolate.keep_truth and manifest.interpolate.method != interpolation.TRUTH:
+    if manifest.interpolate.keep_truth and manifest.interpolate.method != TRUTH:
         frames += len(pair.truth)
     return sequence_bytes(frames, _pixels(manifest, pair.before), manifest.interpolate.codec)
 

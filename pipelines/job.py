@@ -25,6 +25,7 @@ from cc_prep.formats import provenance
 from cc_prep.formats.base import ShardFormat
 from cc_prep.interrupts import interruptible
 from cc_prep.manifest import Manifest
+from cc_prep.steps.base import MakeStep
 from pipelines import engine, estimates, fingerprint
 from pipelines.cluster.broken import BrokenDevices, without_devices
 from pipelines.cluster.pool import Pool, size_pool
@@ -35,7 +36,6 @@ from pipelines.state import lock, sources
 from pipelines.state.account import Account, check_all_came_back
 from pipelines.state.journal import Done, State
 from pipelines.state.run import RunInfo
-from pipelines.steps.base import MakeStep
 
 # Beside the shards: temporary files of shards under way, the state folder, the report.
 DISK_MARGIN = 1.1

@@ -10,7 +10,7 @@ from rich.console import Console
 from cc_prep import extras, storage, weights
 from cc_prep.errors import UserError, prefix_error_with
 from cc_prep.manifest import NONE, Features, Manifest
-from cc_prep.steps import interpolation
+from cc_prep.steps import interpolate
 from cc_prep.weights.folders import locate_folder
 
 
@@ -22,10 +22,10 @@ def of_interpolator(manifest: Manifest) -> dict[str, str]:
             "interpolate.method=imported: those sequences are not made here",
             "Run: cc-prep import procap",
         )
-    if not interpolation.has_weights(settings):
+    if not interpolate.has_weights(settings):
         return {}
     is_named = weights.is_known(settings.weights)
-    if is_named and settings.weights not in interpolation.NAMED_WEIGHTS.get(settings.method, ()):
+    if is_named and settings.weights not in interpolate.NAMED_WEIGHTS.get(settings.method, ()):
         raise UserError(
             f"interpolate.method={settings.method} takes no weights named {settings.weights}",
             "Set interpolate.weights to a local file of its tensors (docs/interpolation.md)",
@@ -34,7 +34,7 @@ def of_interpolator(manifest: Manifest) -> dict[str, str]:
     if not is_named:  # those have a digest to be known by
         tensors = weights.read_tensors(file.path)
         with prefix_error_with(file.path):
-            interpolation.make(settings, tensors, "cpu")
+            interpolate.make(settings, tensors, "cpu")
     return {file.name: file.sha256}
 
 
@@ -173,7 +173,7 @@ def runs_in_build(manifest: Manifest, makes: frozenset[str]) -> bool:
     features = manifest.features
     return (
         "score" in makes
-        or ("interpolate" in makes and interpolation.has_weights(manifest.interpolate))
+        or ("interpolate" in makes and interpolate.has_weights(manifest.interpolate))
         or manifest.tokenize.weights != NONE
         or (features.backbone != NONE and features.folder is None)
     )

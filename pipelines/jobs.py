@@ -26,20 +26,20 @@ from cc_prep.formats import (
     training_shards,
 )
 from cc_prep.formats.base import ShardFormat
-from cc_prep.manifest import IMPORTED, NONE, Manifest
+from cc_prep.manifest import IMPORTED, NONE, TRUTH, Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
-from cc_prep.steps import interpolation
+from cc_prep.steps import interpolate
+from cc_prep.steps.build import Build
+from cc_prep.steps.changes.step import FindChanges
 from cc_prep.steps.entities import phrases
+from cc_prep.steps.entities.step import TRAIN, Retrieve, VectorsOfRegions
+from cc_prep.steps.interpolate import Interpolate
+from cc_prep.steps.procap import ImportFrames, ImportScores
+from cc_prep.steps.score import Score
 from pipelines import estimates, fingerprint, job, job_weights
 from pipelines.plan import plan
 from pipelines.shards import PlannedShard
 from pipelines.state import sources
-from pipelines.steps.build import Build
-from pipelines.steps.changes import FindChanges
-from pipelines.steps.entities import TRAIN, Retrieve, VectorsOfRegions
-from pipelines.steps.interpolate import Interpolate
-from pipelines.steps.procap import ImportFrames, ImportScores
-from pipelines.steps.score import Score
 from pipelines.stored import (
     note_what_is_missing,
     plan_from_regions,
@@ -167,10 +167,10 @@ def _to_interpolate(request: job.Request, source: str | None) -> Inputs:
 
 def _check_truth(manifest: Manifest, shards: Iterable[PlannedShard]) -> None:
     """Raises UserError if the method takes true frames and a pair has none."""
-    if manifest.interpolate.method == interpolation.TRUTH:
+    if manifest.interpolate.method == TRUTH:
         for shard in shards:
             for pair in shard.pairs:
-                interpolation.check_truth(pair, manifest.interpolate.depth)
+                interpolate.check_truth(pair, manifest.interpolate.depth)
 
 
 def _to_score(request: job.Request, source: str | None) -> Inputs:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cc_prep.errors import RejectedPair
-from pipelines.steps.base import Item, Sample, Staged, Step
+from cc_prep.steps.base import Item, Sample, Staged, Step
 
 Outcome = Sample | RejectedPair
 Outcomes = Sequence[Outcome]

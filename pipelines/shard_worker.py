@@ -32,12 +32,12 @@ from cc_prep.errors import (
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.rejects import Reject, encodable
 from cc_prep.formats.tar import DamagedShard
+from cc_prep.steps.base import Item, MakeStep, Prefetches, Sample, Step
 from pipelines.overlap import Batch, overlap, read_ahead, stage_threads
 from pipelines.shards import PlannedShard
 from pipelines.state.device import BrokenDevice, gpu_model
 from pipelines.state.journal import Done, Journal, Pace, State, open_journal
 from pipelines.state.run import RunInfo, check_node
-from pipelines.steps.base import Item, MakeStep, Prefetches, Sample, Step
 
 CRASHES_OF_A_PAIR = 2
 # A GPU that passes its check and fails at so many pairs of a shard all the same is broken too.

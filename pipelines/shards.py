@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer, PlainValidator, SkipValidation, TypeAdapter
 
-from cc_prep import strict_json
 from cc_prep.errors import UserError
-from cc_prep.formats import changes, entities, region_features, scores, sequences, training_shards
+from cc_prep.formats import changes, entities, region_features, scores, sequences
 from cc_prep.formats.base import require_as_written
 from cc_prep.formats.changes import StoredChange
-from cc_prep.formats.entities import Entity
 from cc_prep.formats.region_features import RegionRow
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.records import ImagePair
+from cc_prep.steps.base import Item, WithFindings
 from pipelines.state.journal import Done
-from pipelines.steps.base import Item
 
 # pydantic refuses names of files that are not UTF-8, which a disk may hold.
 Text = Annotated[str, SkipValidation]
@@ -123,54 +120,6 @@ class Regions(Stored):
 
 
 Source = Annotated[Pairs | Sequences | Regions, Field(discriminator="type")]
-
-
-@dataclass(frozen=True)
-class WithFindings:
-    """A pair or a sequence with its found change, and with its entities if that job was run.
-
-    change: None for a pair that `cc-prep changes` rejected; entities likewise.
-    """
-
-    item: ImagePair | StoredSequence
-    change: StoredChange | None
-    entities: tuple[Entity, ...] | None
-
-    @property
-    def key(self) -> str:
-        return self.item.key
-
-    @property
-    def split(self) -> str:
-        return self.item.split
-
-    @property
-    def id(self) -> str:
-        return self.item.id
-
-    @property
-    def kind(self) -> str:
-        return self.item.kind
-
-    def add_to(self, members: Mapping[str, bytes]) -> dict[str, bytes]:
-        """The members of a training sample, with the findings in its pair added."""
-        complete = dict(members)
-        meta = strict_json.loads(complete["json"])
-        if self.change is not None:
-            change = self.change.change
-            assert (change.height, change.width) == (meta["height"], meta["width"]), self.key
-            meta["regions"] = [region.to_json() for region in change.regions]
-            if self.change.mask_png is not None:
-                complete[changes.MASK] = self.change.mask_png
-        if self.entities is not None:
-            meta["entities"] = [[entity.phrase, entity.score] for entity in self.entities]
-        complete["json"] = json.dumps(meta, sort_keys=True, ensure_ascii=False).encode()
-        return {name: complete[name] for name in training_shards.ordered(complete)}
-
-
-def unwrap(item: Any) -> Any:
-    """The pair or the sequence of an item, which may come with findings."""
-    return item.item if isinstance(item, WithFindings) else item
 
 
 @dataclass(frozen=True)

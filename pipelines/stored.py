@@ -28,10 +28,10 @@ from cc_prep.formats import (
 )
 from cc_prep.formats.base import ShardFormat, split_of
 from cc_prep.manifest import Manifest
+from cc_prep.steps.entities.step import TRAIN
 from pipelines import fingerprint
 from pipelines.shards import FindingFiles, PlannedShard, Regions, Sequences, digest_of
 from pipelines.state import sources
-from pipelines.steps.entities import TRAIN
 
 FINDINGS = (changes.FORMAT, entities.FORMAT)
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cc_prep.formats import sequences
+from cc_prep.steps.base import MakeStep
 from pipelines import engine, job
 from pipelines.cluster.output import messages
 from pipelines.cluster.pool import Pool, Resources
@@ -17,7 +18,6 @@ from pipelines.shard_worker import ShardWorker
 from pipelines.shards import PlannedShard
 from pipelines.state.journal import Done
 from pipelines.state.run import RunInfo
-from pipelines.steps.base import MakeStep
 from tests.fakes import number_step, shards
 
 

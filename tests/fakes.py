@@ -13,8 +13,8 @@ import numpy as np
 
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.records import FrameScores, ImagePair
+from cc_prep.steps.base import Members
 from pipelines.shards import PlannedShard, of_pairs
-from pipelines.steps.base import Members
 
 CHANGE_CAPTIONS = ("the ball moved", "a ball is elsewhere")
 

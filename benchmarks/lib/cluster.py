@@ -20,9 +20,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from cc_prep import datasets, manifest, weights
 from cc_prep.models import clip4idc, vqgan
 from cc_prep.models.rife import RIFE
+from cc_prep.steps.build import Build
 from lib import jobs
 from lib.reference import VIT_B_32
-from pipelines.steps.build import Build
 
 FRAMES, SIDE = 9, 224
 PAIRS_OF_CLEVR_CHANGE = 79_606

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from cc_prep.errors import Reason, RejectedPair
-from cc_prep.manifest import NONE, Keyframes, Manifest
+from cc_prep.manifest import NONE, TRUTH, Keyframes, Manifest
 from cc_prep.records import MAX_CAPTION_LENGTH, ImagePair
-from cc_prep.steps import interpolation
 
 Size = tuple[int, int]
 MAX_SIDES = {"jpg": 65_500, "webp": 16_383}  # px of the formats that cannot hold every image
@@ -122,7 +121,7 @@ def true_frames(pair: ImagePair, depth: int) -> dict[int, str]:
 def reads_truth(manifest: Manifest) -> bool:
     """Whether a job reads the true frames of a data set."""
     settings = manifest.interpolate
-    return settings.keep_truth or settings.method == interpolation.TRUTH
+    return settings.keep_truth or settings.method == TRUTH
 
 
 def shown(size: Size) -> str:

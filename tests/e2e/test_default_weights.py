@@ -11,7 +11,7 @@ import torch
 from cc_prep import weights
 from cc_prep.errors import UserError
 from cc_prep.steps import confidence
-from cc_prep.steps.scoring import FrameScorer
+from cc_prep.steps.score import FrameScorer
 from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.synth import dataset
 from cc_prep.weights import networks

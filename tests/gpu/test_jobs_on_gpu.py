@@ -18,10 +18,10 @@ from cc_prep.errors import RejectedPair
 from cc_prep.formats import provenance, training_shards
 from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.records import ImagePair
+from cc_prep.steps.base import Members
 from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.weights import networks
 from pipelines import job
-from pipelines.steps.base import Members
 from tests import commands, fake_jobs, fakes
 from tests.conftest import Command
 from tests.gpu.test_networks_on_gpu import Row, frames

@@ -12,7 +12,7 @@ import torch
 from cc_prep import devices
 from cc_prep.devices import set_tf32
 from cc_prep.models.rife import RIFE
-from cc_prep.steps.scoring import FrameScorer
+from cc_prep.steps.score import FrameScorer
 from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.weights import networks
 from cc_train.training.settings import pick_device

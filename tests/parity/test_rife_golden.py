@@ -13,7 +13,7 @@ import torch
 from cc_prep import weights
 from cc_prep.manifest import Interpolate
 from cc_prep.models.rife import SCALES
-from cc_prep.steps.interpolation import RifeInterpolator
+from cc_prep.steps.interpolate import RifeInterpolator
 from tests.conftest import golden
 
 FOLDERS = golden("rife")
@@ -48,7 +48,7 @@ def test_same_frames_as_the_package(folder: Path, clip: str, rife_weights: dict)
     assert np.abs(ours - middle.astype(np.float32)).max() <= tolerance
     ends = [x.transpose(1, 2, 0)[None] for x in (before, after)]
     depth = (len(sequence) - 1).bit_length() - 1
-    frames = interpolator.sequence(*ends, depth)[0].transpose(0, 3, 1, 2)
+    frames = interpolator.interpolate_batch(*ends, depth)[0].transpose(0, 3, 1, 2)
     assert frames.shape == sequence.shape
     off = np.abs(frames.astype(int) - sequence.astype(int))
     assert np.mean(off <= 1) >= 0.999

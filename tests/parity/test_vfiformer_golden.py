@@ -17,7 +17,7 @@ import torch
 
 from cc_prep.manifest import Interpolate
 from cc_prep.models.vfiformer.network import VARIANTS, VFIformer
-from cc_prep.steps import interpolation
+from cc_prep.steps import interpolate
 from tests.conftest import golden
 from tests.parity.vfiformer_cases import METHODS, Case, cases
 
@@ -56,9 +56,9 @@ def test_same_frames_of_padded_images(case: Case, monkeypatch: pytest.MonkeyPatc
         ours = case.network()(*(torch.from_numpy(image).float() / 255 for image in images))
     assert np.abs(ours.numpy() - frames["out"]).max() <= case.tolerances["pred"]
     monkeypatch.setitem(VARIANTS, case.method, case.empty_network().config)
-    method = interpolation.make(Interpolate(method=case.method), case.weights(), "cpu")
+    method = interpolate.make(Interpolate(method=case.method), case.weights(), "cpu")
     rgb = [image[:, ::-1].transpose(0, 2, 3, 1) for image in images]
-    middle = method.sequence(*rgb, 1)[0, 1].astype(int)
+    middle = method.interpolate_batch(*rgb, 1)[0, 1].astype(int)
     expected = np.rint(frames["out"][0, ::-1].transpose(1, 2, 0) * 255)
     assert np.abs(middle - expected).max() <= 1
     assert np.mean(middle == expected) >= 0.999

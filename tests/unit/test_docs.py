@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cc_prep import datasets, manifest
-from cc_prep.steps import interpolation
+from cc_prep.steps import interpolate
 from tests import miniatures
 from tests.conftest import ROOT
 
@@ -141,9 +141,9 @@ class LevirInstead:
 def test_the_interpolator_of_the_page_works() -> None:
     """Keeps away: instructions for a new interpolator that no longer fit the code."""
     [code] = code_blocks("docs/contributing/interpolator.md")
-    names = {"np": np, "times": interpolation.times}
+    names = {"np": np, "times": interpolate.times}
     exec(code, names)
     before, after = np.zeros((2, 4, 4, 3), np.uint8), np.full((2, 4, 4, 3), 9, np.uint8)
-    frames = names["Hold"]().sequence(before, after, 2)
+    frames = names["Hold"]().interpolate_batch(before, after, 2)
     assert frames.shape == (2, 5, 4, 4, 3)
     assert [int(frame.max()) for frame in frames[0]] == [0, 0, 9, 9, 9]

@@ -14,7 +14,7 @@ from cc_prep.errors import RejectedPair, UserError
 from cc_prep.manifest import Manifest
 from cc_prep.media import video
 from cc_prep.records import CHANGE, ImagePair
-from cc_prep.steps.interpolation import times
+from cc_prep.steps.interpolate import times
 from cc_prep.words import counted
 
 WANTED = (

@@ -12,7 +12,7 @@ import torch
 from cc_prep.models import clip
 from cc_prep.models.clip4idc import Config
 from cc_prep.records import NO_CHANGE
-from cc_prep.steps.scoring import normalize
+from cc_prep.steps.score import normalize
 from cc_train.data import order
 from cc_train.data.sequence_index import Sample
 

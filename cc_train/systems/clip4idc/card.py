@@ -13,7 +13,7 @@ from torch import Tensor
 from cc_prep.errors import UserError
 from cc_prep.records import NO_CHANGE
 from cc_prep.steps import confidence
-from cc_prep.steps.scoring import FrameScorer
+from cc_prep.steps.score import FrameScorer
 from cc_prep.weights import networks
 from cc_train.data.sequence_index import Sample
 from cc_train.systems.clip4idc.batches import HeldOut

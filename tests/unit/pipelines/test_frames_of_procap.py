@@ -13,9 +13,9 @@ from rich.console import Console
 from cc_prep import manifest
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.records import ImagePair
+from cc_prep.steps.procap import ImportFrames
 from pipelines import fingerprint, job, jobs
 from pipelines.shards import of_pairs
-from pipelines.steps.procap import ImportFrames
 
 
 def test_a_sequence_of_another_length_is_rejected(tmp_path: Path) -> None:

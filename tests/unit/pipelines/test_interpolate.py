@@ -12,14 +12,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from cc_prep import datasets, manifest, weights
+from cc_prep import datasets, devices, manifest, weights
 from cc_prep.errors import UserError
 from cc_prep.manifest import Interpolate, Manifest
 from cc_prep.models.vfiformer import network
-from cc_prep.steps import interpolation
+from cc_prep.steps import interpolate
+from cc_prep.steps.interpolate import Interpolate as Step
 from pipelines import job_weights
-from pipelines.steps import base
-from pipelines.steps.interpolate import Interpolate as Step
 
 
 class Grey:
@@ -27,10 +26,10 @@ class Grey:
 
     def __init__(self, weights: Mapping[str, Any], settings: Interpolate, device: str) -> None:
         expected = {"level": torch.zeros(1)}
-        tensors = interpolation.fitting(weights, expected, "grey", "Give grey.safetensors")
+        tensors = interpolate.fitting(weights, expected, "grey", "Give grey.safetensors")
         self.level = int(tensors["level"])
 
-    def sequence(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:
+    def interpolate_batch(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:
         middle = [np.full_like(before, self.level)] * (2**depth - 1)
         return np.stack([before, *middle, after], axis=1)
 
@@ -38,7 +37,7 @@ class Grey:
 @pytest.fixture
 def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manifest:
     """A manifest that asks for the grey network, with its weights in a file."""
-    monkeypatch.setitem(interpolation.NETWORKS, "grey", Grey)
+    monkeypatch.setitem(interpolate.NETWORKS, "grey", Grey)
     save_file({"level": torch.full((1,), 9.0)}, tmp_path / "grey.safetensors")
     loaded = manifest.load("synth", [], str(tmp_path))
     settings = {"method": "grey", "weights": str(tmp_path / "grey.safetensors"), "depth": 1}
@@ -52,13 +51,13 @@ def test_a_new_network_s_weights_are_found_and_loaded(
     """Keeps away: a second network for which the jobs have to be edited, because they ask for the
     name `rife`."""
     threads: list[int] = []
-    monkeypatch.setattr(base, "use_threads", lambda count, tf32: threads.append(count))
+    monkeypatch.setattr(devices, "use_threads", lambda count, tf32: threads.append(count))
     digests = job_weights.of_interpolator(dataset)
     assert [name.partition("@")[0] for name in digests] == ["grey.safetensors"]
     step = Step(dataset, digests, "cpu")
     assert step.meta["weights"] in digests
     ends = np.zeros((1, 2, 2, 3), np.uint8)
-    assert step.interpolator.sequence(ends, ends, 1)[0, :, 0, 0, 0].tolist() == [0, 9, 0]
+    assert step.interpolator.interpolate_batch(ends, ends, 1)[0, :, 0, 0, 0].tolist() == [0, 9, 0]
     assert threads == [dataset.interpolate.threads]
     step.compute([], [])
     assert len(threads) == 2, "before each batch too"

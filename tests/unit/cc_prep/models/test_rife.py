@@ -8,7 +8,7 @@ import torch
 
 from cc_prep.manifest import Interpolate
 from cc_prep.models.rife import RIFE, SCALES, warp
-from cc_prep.steps.interpolation import RifeInterpolator
+from cc_prep.steps.interpolate import RifeInterpolator
 
 
 def pair(seed: int, height: int = 64, width: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
@@ -81,12 +81,12 @@ def test_a_pair_does_not_depend_on_the_pairs_before(
     """
     images = np.random.default_rng(0).integers(0, 256, (2, 1, 64, 64, 3), np.uint8)
     wider = np.random.default_rng(1).integers(0, 256, (2, 1, 64, 96, 3), np.uint8)
-    alone = RifeInterpolator(rife_weights, Interpolate()).sequence(*images, 2)
+    alone = RifeInterpolator(rife_weights, Interpolate()).interpolate_batch(*images, 2)
     one = RifeInterpolator(rife_weights, Interpolate())
     with monkeypatch.context() as patched:
         patched.setattr("cc_prep.models.rife.LARGE_MOTION_PX", 0.0)
-        one.sequence(*wider, 2)
-    assert np.array_equal(one.sequence(*images, 2), alone)
+        one.interpolate_batch(*wider, 2)
+    assert np.array_equal(one.interpolate_batch(*images, 2), alone)
 
 
 def test_pairs_of_one_batch_differ_by_rounding_alone(rife_weights: dict) -> None:
@@ -97,8 +97,8 @@ def test_pairs_of_one_batch_differ_by_rounding_alone(rife_weights: dict) -> None
         for i in (0, 1)
     )
     one = RifeInterpolator(rife_weights, Interpolate())
-    alone = [one.sequence(b[None], a[None], 2) for b, a in zip(before, after, strict=True)]
-    off = one.sequence(before, after, 2).astype(int) - np.concatenate(alone)
+    alone = [one.interpolate_batch(b[None], a[None], 2) for b, a in zip(before, after, strict=True)]
+    off = one.interpolate_batch(before, after, 2).astype(int) - np.concatenate(alone)
     assert np.abs(off).max() <= 1
 
 
@@ -115,8 +115,8 @@ def test_refinement_loads_and_stays_in_range(rife_weights: dict) -> None:
 
 def test_half_precision_is_close(rife_weights: dict) -> None:
     before, after = (x.permute(0, 2, 3, 1).mul(255).byte().numpy() for x in pair(5))
-    exact = RifeInterpolator(rife_weights, Interpolate()).sequence(before, after, 1)
-    half = RifeInterpolator(rife_weights, Interpolate(precision="bfloat16")).sequence(
+    exact = RifeInterpolator(rife_weights, Interpolate()).interpolate_batch(before, after, 1)
+    half = RifeInterpolator(rife_weights, Interpolate(precision="bfloat16")).interpolate_batch(
         before, after, 1
     )
     assert np.abs(exact.astype(int) - half).mean() < 2

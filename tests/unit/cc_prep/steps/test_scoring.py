@@ -12,7 +12,7 @@ import torch
 from cc_prep.errors import RejectedPair, UserError
 from cc_prep.models import clip
 from cc_prep.steps import confidence
-from cc_prep.steps.scoring import FrameScorer, normalize
+from cc_prep.steps.score import FrameScorer, normalize
 from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.weights import networks
 from tests import small_weights

@@ -15,7 +15,7 @@ from cc_prep.models.rife import warp
 from cc_prep.models.vfiformer.attention import relative_position_index
 from cc_prep.models.vfiformer.flow import correlation, unit
 from cc_prep.models.vfiformer.network import VARIANTS, VFIformer
-from cc_prep.steps import interpolation
+from cc_prep.steps import interpolate
 from pipelines import estimates
 
 TINY = {"width": 8, "flow_widths": (8, 8, 8), "contexts": (4, 6, 8, 10)}
@@ -115,15 +115,15 @@ def test_correlation_is_that_of_warped_neighbourhoods() -> None:
 def test_frames_of_the_method(method: str) -> None:
     """Keeps away: ends that are not the images, colours in another order, frames that depend on
     what went through the network before."""
-    interpolator = interpolation.make(Interpolate(method=method), tensors(method), "cpu")
+    interpolator = interpolate.make(Interpolate(method=method), tensors(method), "cpu")
     before, after = (
         (255 * image).permute(0, 2, 3, 1).byte().numpy() for image in images(5, 20, 30)
     )
-    frames = interpolator.sequence(before, after, 2)
+    frames = interpolator.interpolate_batch(before, after, 2)
     assert frames.shape == (1, 5, 20, 30, 3)
     assert np.array_equal(frames[:, 0], before)
     assert np.array_equal(frames[:, -1], after)
-    assert np.array_equal(interpolator.sequence(before, after, 1)[0, 1], frames[0, 2])
+    assert np.array_equal(interpolator.interpolate_batch(before, after, 1)[0, 1], frames[0, 2])
     with torch.inference_mode():
         ends = (torch.tensor(x[..., ::-1].copy()).permute(0, 3, 1, 2) / 255
                 for x in (before, after))  # fmt: skip
@@ -134,9 +134,9 @@ def test_frames_of_the_method(method: str) -> None:
 def test_half_precision_is_close() -> None:
     before, after = ((255 * x).permute(0, 2, 3, 1).byte().numpy() for x in images(6, 30, 40))
     exact, half = (
-        interpolation.make(
+        interpolate.make(
             Interpolate(method="vfiformer", precision=precision), tensors("vfiformer"), "cpu"
-        ).sequence(before, after, 1)
+        ).interpolate_batch(before, after, 1)
         for precision in ("float32", "bfloat16")
     )
     assert 0 < np.abs(exact.astype(int) - half).mean() < 2
@@ -162,7 +162,7 @@ def test_foreign_weights_are_refused_by_name() -> None:
     }  # fmt: skip
     for message, weights in wrong.items():
         with pytest.raises(UserError, match=f"these are no VFIformer weights: .*{message}"):
-            interpolation.make(Interpolate(method="vfiformer"), weights, "cpu")
+            interpolate.make(Interpolate(method="vfiformer"), weights, "cpu")
 
 
 def test_published_counts_of_operations(monkeypatch: pytest.MonkeyPatch) -> None:

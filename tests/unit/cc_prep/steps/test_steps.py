@@ -14,11 +14,10 @@ from cc_prep.devices import use_threads
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.media import images
 from cc_prep.records import FrameSequence, ImagePair
-from cc_prep.steps.interpolation import check_truth
+from cc_prep.steps.base import StepBase
+from cc_prep.steps.build import Build
+from cc_prep.steps.interpolate import Interpolate, check_truth
 from pipelines.fingerprint import with_absolute_paths
-from pipelines.steps.base import StepBase
-from pipelines.steps.build import Build
-from pipelines.steps.interpolate import Interpolate
 from tests import small_weights
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cc_prep.steps import interpolation
-from cc_prep.steps.interpolation import CrossFade, DenseFlow, recurse, times
+from cc_prep.steps import interpolate
+from cc_prep.steps.interpolate import CrossFade, DenseFlow, recurse, times
 
 
 def constant(value: int, height: int = 4, width: int = 5) -> np.ndarray:
@@ -43,7 +43,7 @@ def test_recursion_is_ordered_and_level_batched(depth: int, pairs: int, most: in
 
 
 def test_crossfade_is_linear() -> None:
-    frames = CrossFade().sequence(constant(0), constant(80), 3)[0]
+    frames = CrossFade().interpolate_batch(constant(0), constant(80), 3)[0]
     assert [int(frame.mean()) for frame in frames] == [0, 10, 20, 30, 40, 50, 60, 70, 80]
     assert times(3) == [i / 8 for i in range(9)]
 
@@ -59,12 +59,12 @@ def test_dis_follows_a_shift() -> None:
     """Keeps away: a flow with the wrong sign, which a cross-fade would hide."""
     wide = texture(96, 128)
     before, after = wide[None, :, 20:148], wide[None, :, 12:140]
-    frames = DenseFlow().sequence(before, after, 1)[0]
+    frames = DenseFlow().interpolate_batch(before, after, 1)[0]
     true = wide[:, 16:144]
     inner = np.s_[16:-16, 16:-16]
     error = np.abs(frames[1][inner].astype(int) - true[inner]).mean()
     faded = np.abs(
-        CrossFade().sequence(before, after, 1)[0][1][inner].astype(int) - true[inner]
+        CrossFade().interpolate_batch(before, after, 1)[0][1][inner].astype(int) - true[inner]
     ).mean()
     assert error < faded / 4
 
@@ -78,17 +78,17 @@ def test_dis_of_a_pair_does_not_depend_on_the_pairs_before(small: int) -> None:
         wide = ((wide - wide.min()) / np.ptp(wide) * 255).astype(np.uint8)
         return wide[None, :, 2 : side + 2], wide[None, :, :side]
 
-    alone = DenseFlow().sequence(*shifted(112), 2)
+    alone = DenseFlow().interpolate_batch(*shifted(112), 2)
     one = DenseFlow()
-    first = one.sequence(*shifted(small), 2)
-    assert np.array_equal(one.sequence(*shifted(112), 2), alone)
-    assert np.array_equal(one.sequence(*shifted(small), 2), first)
+    first = one.interpolate_batch(*shifted(small), 2)
+    assert np.array_equal(one.interpolate_batch(*shifted(112), 2), alone)
+    assert np.array_equal(one.interpolate_batch(*shifted(small), 2), first)
 
 
 @pytest.mark.parametrize("maker", [CrossFade, DenseFlow])
 def test_ends_are_kept_bit_for_bit(maker: type) -> None:
     before, after = texture(40, 24)[None], texture(40, 24)[None, ::-1]
-    frames = maker().sequence(before, after, 2)[0]
+    frames = maker().interpolate_batch(before, after, 2)[0]
     assert np.array_equal(frames[0], before[0])
     assert np.array_equal(frames[-1], after[0])
     assert frames.shape[0] == 5
@@ -98,11 +98,11 @@ def test_ends_are_kept_bit_for_bit(maker: type) -> None:
 def test_equal_ends_give_equal_frames(maker: type) -> None:
     """Keeps away: a static pair whose frames are dropped or blurred."""
     image = texture(32, 24)[None]
-    assert (maker().sequence(image, image, 2) == image[:, None]).all()
+    assert (maker().interpolate_batch(image, image, 2) == image[:, None]).all()
 
 
 def test_make_knows_every_method() -> None:
     from cc_prep.manifest import Interpolate
 
-    assert isinstance(interpolation.make(Interpolate(method="dis"), None, "cpu"), DenseFlow)
-    assert isinstance(interpolation.make(Interpolate(method="crossfade"), None, "cpu"), CrossFade)
+    assert isinstance(interpolate.make(Interpolate(method="dis"), None, "cpu"), DenseFlow)
+    assert isinstance(interpolate.make(Interpolate(method="crossfade"), None, "cpu"), CrossFade)

@@ -14,10 +14,10 @@ from cc_prep.manifest import Interpolate as InterpolateSettings
 from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
 from cc_prep.steps import changes
+from cc_prep.steps.base import Digests, Members, StagedStep, map_accepted
 from cc_prep.steps.changes import segmenters
+from cc_prep.steps.interpolate import DecodedPair, Interpolate
 from cc_prep.weights.folders import identify
-from pipelines.steps.base import Digests, Members, StagedStep, map_accepted
-from pipelines.steps.interpolate import DecodedPair, Interpolate
 
 Item = ImagePair | StoredSequence
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from cc_prep import devices, weights
+from cc_prep import devices, strict_json, weights
 from cc_prep.errors import RejectedPair, UserError
+from cc_prep.formats import changes, training_shards
+from cc_prep.formats.changes import StoredChange
+from cc_prep.formats.entities import Entity
+from cc_prep.formats.sequences import StoredSequence
 from cc_prep.manifest import Manifest
+from cc_prep.records import ImagePair
 
 # What the driver found for each weight that a manifest names, so that a node of a cluster that has
 # another file under the same name is noticed.
@@ -30,6 +37,54 @@ class Item(Protocol):
     def id(self) -> str: ...
     @property
     def kind(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class WithFindings:
+    """A pair or a sequence with its found change, and with its entities if that job was run.
+
+    change: None for a pair that `cc-prep changes` rejected; entities likewise.
+    """
+
+    item: ImagePair | StoredSequence
+    change: StoredChange | None
+    entities: tuple[Entity, ...] | None
+
+    @property
+    def key(self) -> str:
+        return self.item.key
+
+    @property
+    def split(self) -> str:
+        return self.item.split
+
+    @property
+    def id(self) -> str:
+        return self.item.id
+
+    @property
+    def kind(self) -> str:
+        return self.item.kind
+
+    def add_to(self, members: Mapping[str, bytes]) -> dict[str, bytes]:
+        """The members of a training sample, with the findings in its pair added."""
+        complete = dict(members)
+        meta = strict_json.loads(complete["json"])
+        if self.change is not None:
+            change = self.change.change
+            assert (change.height, change.width) == (meta["height"], meta["width"]), self.key
+            meta["regions"] = [region.to_json() for region in change.regions]
+            if self.change.mask_png is not None:
+                complete[changes.MASK] = self.change.mask_png
+        if self.entities is not None:
+            meta["entities"] = [[entity.phrase, entity.score] for entity in self.entities]
+        complete["json"] = json.dumps(meta, sort_keys=True, ensure_ascii=False).encode()
+        return {name: complete[name] for name in training_shards.ordered(complete)}
+
+
+def unwrap(item: Any) -> Any:
+    """The pair or the sequence of an item, which may come with findings."""
+    return item.item if isinstance(item, WithFindings) else item
 
 
 class Step(Protocol):

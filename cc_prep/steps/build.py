@@ -15,12 +15,11 @@ from cc_prep.formats.sequences import StoredSequence
 from cc_prep.manifest import NONE, Manifest
 from cc_prep.records import FrameScores, FrameSequence, ImagePair
 from cc_prep.steps import confidence
+from cc_prep.steps.base import Digests, Members, StagedStep, WithFindings, map_accepted, unwrap
 from cc_prep.steps.imported_features import UNKNOWN, FeatureFiles
+from cc_prep.steps.interpolate import Interpolate
 from cc_prep.steps.pair_checks import check_keyframes
-from pipelines.shards import WithFindings, unwrap
-from pipelines.steps.base import Digests, Members, StagedStep, map_accepted
-from pipelines.steps.interpolate import Interpolate
-from pipelines.steps.score import Score, decoded
+from cc_prep.steps.score import Score, decoded
 
 Items = Sequence[ImagePair] | Sequence[StoredSequence] | Sequence[WithFindings]
 Encode = Callable[[], Members]

@@ -16,13 +16,12 @@ from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
+from cc_prep.steps.base import Digests, Sample, StepBase, WithFindings, map_accepted
+from cc_prep.steps.changes.step import StepOnImages
 from cc_prep.steps.entities import phrases, regions, texts
 from cc_prep.steps.entities.retrieval import ByNeighbours, ByText, RegionVectors, Retriever
+from cc_prep.steps.interpolate import DecodedPair
 from cc_prep.weights.folders import identify
-from pipelines.shards import WithFindings
-from pipelines.steps.base import Digests, Sample, StepBase, map_accepted
-from pipelines.steps.changes import StepOnImages
-from pipelines.steps.interpolate import DecodedPair
 
 TRAIN = "train"  # the split whose captions and regions may be looked at
 

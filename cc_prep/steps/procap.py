@@ -14,7 +14,7 @@ from cc_prep.manifest import IMPORTED, Manifest
 from cc_prep.media.images import resize
 from cc_prep.records import FrameSequence, ImagePair
 from cc_prep.steps import confidence
-from pipelines.steps.base import Digests, Members, StepBase
+from cc_prep.steps.base import Digests, Members, StepBase
 
 
 class ImportFrames(StepBase):

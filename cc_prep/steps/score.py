@@ -1,8 +1,12 @@
-"""Sequences → scores of their frames against their captions."""
+"""Sequences → scores of their frames against their captions, by CLIP4IDC.
+
+`FrameScorer` is arrays in and arrays out, `Score` the step of the jobs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,17 +15,67 @@ from cc_prep.formats import scores as score_rows
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest
+from cc_prep.media.images import resize
 from cc_prep.media.masks import NO_MASKS
 from cc_prep.records import FrameScores, FrameSequence
 from cc_prep.steps import confidence
-from pipelines.steps.base import Digests, StagedStep, map_accepted
+from cc_prep.steps.base import Digests, StagedStep, map_accepted
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cc_prep.models.clip4idc import CLIP4IDC
+
+
+def normalize(images: Sequence[np.ndarray] | np.ndarray, resolution: int) -> Tensor:
+    """Images uint8 [H, W, 3] each → float32 [N, 3, R, R], CLIP's input.
+
+    As in CLIP4IDC, they are resized to the network's square by bicubic interpolation, without a
+    centre crop, and normalised with CLIP's mean and standard deviation.
+    """
+    import torch
+
+    from cc_prep.models.clip import MEAN, STD
+
+    square = np.stack([resize(image, resolution) for image in images])
+    pixels = torch.tensor(square).permute(0, 3, 1, 2).float() / 255
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
+    return (pixels - mean) / std
+
+
+class FrameScorer:
+    """Runs a CLIP4IDC on sequences, one at a time, since float sums depend on the batch size.
+
+    A sequence's scores therefore depend on that sequence alone.
+    """
+
+    def __init__(self, network: CLIP4IDC, device: str = "cpu") -> None:
+        self.network, self.device = network.to(device).eval(), device
+
+    def __call__(self, frames: np.ndarray, captions: Sequence[str]) -> FrameScores:
+        """Scores of frames uint8 [F, H, W, 3], before first and after last."""
+        import torch
+
+        from cc_prep.models.clip import tokenize
+
+        network, count = self.network, len(frames)
+        images = normalize(frames, network.config.resolution).to(self.device)
+        with torch.inference_mode():
+            tokens = network.visual.encode_frames(images)
+            bef_visual, aft_visual = network.image_similarity(tokens)
+            bef = aft = torch.zeros((0, count))
+            if captions:
+                ids = tokenize(captions, network.config.caption_tokens)
+                text = network.encode_text(torch.tensor(ids, device=self.device))
+                bef, aft = network.score_tokens(tokens, text)
+        arrays = (x.float().cpu().numpy() for x in (bef, aft, bef_visual, aft_visual))
+        return FrameScores(tuple(captions), *arrays)
 
 
 class Score(StagedStep):
     """Sequences → scores."""
 
     def __init__(self, manifest: Manifest, digests: Digests, device: str) -> None:
-        from cc_prep.steps.scoring import FrameScorer
         from cc_prep.weights import networks
 
         super().__init__(manifest, digests, device)
