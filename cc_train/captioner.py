@@ -34,6 +34,29 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class Change:
+    """A change of an object, as a captioner that finds objects names it.
+
+    Boxes are left, top, right and bottom edge, as shares of the image's width and height.
+
+    Attributes:
+        kind: Such as "appeared", "disappeared" or "moved".
+        label: What changed; "" where it is not known.
+        before: Where it is in the image before; None where it is not there.
+        after: The same in the image after.
+        new: What it was replaced by; "" for other kinds.
+        score: How sure the captioner is of the label, 0 to 1; 0 without one.
+    """
+
+    kind: str
+    label: str
+    before: tuple[float, float, float, float] | None
+    after: tuple[float, float, float, float] | None
+    new: str = ""
+    score: float = 0.0
+
+
+@dataclass(frozen=True)
 class Caption:
     """A sentence about a pair.
 
@@ -45,7 +68,7 @@ class Caption:
     where the captioner is not calibrated (`cc_train.calibration`), and for beam search, since the
     calibration is of greedy sentences.
     attention: where it looked for each word; None for systems that do not say it, and for beam
-    search.
+    search. changes: of the objects that the sentence names; None for systems that find none.
     """
 
     text: str
@@ -55,6 +78,7 @@ class Caption:
     strangeness: float | None = None
     confidence: float | None = None
     attention: Attention | None = None
+    changes: tuple[Change, ...] | None = None
 
     def __str__(self) -> str:
         return self.text
