@@ -8,6 +8,7 @@ time. (Ray Data alone would retry for ever.)
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -25,20 +26,18 @@ from cc_prep.errors import (
     RejectedPair,
     StoreFailed,
     StoreRefused,
+    UserError,
     first_line,
 )
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.rejects import Reject, encodable
 from cc_prep.formats.tar import DamagedShard
+from pipelines.overlap import Batch, overlap, read_ahead, stage_threads
 from pipelines.shards import PlannedShard
 from pipelines.state.device import BrokenDevice, gpu_model
-from pipelines.state.journal import Done, Journal, State
-from pipelines.state.opening import open_journal
-from pipelines.state.pace import Pace
+from pipelines.state.journal import Done, Journal, Pace, State, open_journal
 from pipelines.state.run import RunInfo, check_node
 from pipelines.steps.base import Item, MakeStep, Prefetches, Sample, Step
-from pipelines.worker.file_errors import explained
-from pipelines.worker.overlap import Batch, overlap, read_ahead, stage_threads
 
 CRASHES_OF_A_PAIR = 2
 # A GPU that passes its check and fails at so many pairs of a shard all the same is broken too.
@@ -340,3 +339,23 @@ def _reject(pair: Item, shard: PlannedShard, error: RejectedPair) -> Reject:
         reason=error.reason.value,
         message=message,
     )
+
+
+def explained(error: Exception) -> Exception:
+    """An error of a file as the user sees it, with the file's name.
+
+    Returns:
+        UserError or JobFailed; an error that tells of no file as it is.
+    """
+    if isinstance(error, DamagedShard):
+        # Without the file, as a job takes a shard of the right size for a whole one.
+        remedy = "remove the file, then run the job that wrote it again"
+        return UserError(str(error), f"Look closer with: cc-prep verify; {remedy}")
+    if isinstance(error, FileNotFoundError):
+        file = error.filename or str(error).rstrip(".")
+        line = f"a worker met: {file}: {os.strerror(errno.ENOENT)}"
+        return UserError(line, "Put it back, or run the job that wrote it again")
+    if isinstance(error, OSError) and error.errno:
+        file = f"{error.filename}: " if error.filename else ""
+        return JobFailed(f"a worker met: {file}{os.strerror(error.errno)}")
+    return error

@@ -10,7 +10,7 @@ from cc_prep import weights
 from cc_prep.errors import RejectedPair, UserError
 from cc_prep.manifest import Manifest
 from cc_prep.models.cpu import allocator
-from cc_prep.numerics import set_tf32
+from cc_prep.numerics import use_threads
 
 # What the driver found for each weight that a manifest names, so that a node of a cluster that has
 # another file under the same name is noticed.
@@ -175,19 +175,3 @@ class StagedStep(StepBase):
 
     def encode(self, items: Any, computed: Any) -> list[Any]:
         raise NotImplementedError
-
-
-def use_threads(count: int, tf32: bool = False) -> None:
-    """Sets the number of threads: float sums depend on it, so the manifest fixes it.
-
-    tf32: whether a GPU may round the factors of products and convolutions to TF32's 10 bits.
-    """
-    import torch
-
-    if torch.get_num_threads() != count:
-        torch.set_num_threads(count)
-    # As use_deterministic_algorithms, which also imports the compiler: a second of processor time.
-    torch.set_deterministic_debug_mode("warn")
-    set_tf32(tf32)
-    # Or every new tensor is first filled with NaN: a fortieth of a network's time.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -11,11 +11,12 @@ from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Interpolate as InterpolateSettings
 from cc_prep.manifest import Manifest
+from cc_prep.numerics import use_threads
 from cc_prep.records import ImagePair
 from cc_prep.steps import changes
 from cc_prep.steps.changes import segmenters
 from cc_prep.weights.folders import identify
-from pipelines.steps.base import Digests, Members, StagedStep, map_accepted, use_threads
+from pipelines.steps.base import Digests, Members, StagedStep, map_accepted
 from pipelines.steps.interpolate import DecodedPair, Interpolate
 
 Item = ImagePair | StoredSequence

@@ -14,12 +14,13 @@ from cc_prep.formats.region_features import RegionRow
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest
+from cc_prep.numerics import use_threads
 from cc_prep.records import ImagePair
 from cc_prep.steps.entities import phrases, regions, texts
 from cc_prep.steps.entities.retrieval import ByNeighbours, ByText, RegionVectors, Retriever
 from cc_prep.weights.folders import identify
 from pipelines.shards import WithFindings
-from pipelines.steps.base import Digests, Sample, StepBase, map_accepted, use_threads
+from pipelines.steps.base import Digests, Sample, StepBase, map_accepted
 from pipelines.steps.changes import StepOnImages
 from pipelines.steps.interpolate import DecodedPair
 

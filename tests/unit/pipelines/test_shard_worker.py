@@ -15,10 +15,8 @@ from cc_prep.formats.tar import read_shard
 from cc_prep.formats.training_shards import FORMAT
 from pipelines.shard_worker import ShardWorker
 from pipelines.shards import PlannedShard
-from pipelines.state import pace
-from pipelines.state.journal import Done, Journal, State
-from pipelines.state.opening import open_journal
-from pipelines.state.pace import Pace
+from pipelines.state import journal as journal_module
+from pipelines.state.journal import Done, Journal, Pace, State, open_journal
 from pipelines.state.run import RunInfo
 from tests import fakes
 
@@ -167,7 +165,7 @@ def test_nothing_is_kept_of_a_file_that_changed(tmp_path: Path) -> None:
 
 def test_what_is_seen_of_a_shard_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: progress that counts nothing, and a crash of which no pair is suspected."""
-    monkeypatch.setattr(pace, "MAX_PAIRS", 1)  # a fake takes no longer than its journal
+    monkeypatch.setattr(journal_module, "MAX_PAIRS", 1)  # a fake takes no longer than its journal
     [shard] = fakes.shards(5, 5)
     state = State(str(tmp_path))
     seen = []

@@ -12,10 +12,11 @@ from PIL import Image
 from cc_prep import manifest, weights
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.media import images
+from cc_prep.numerics import use_threads
 from cc_prep.records import FrameSequence, ImagePair
 from cc_prep.steps.interpolation import check_truth
 from pipelines.fingerprint import with_absolute_paths
-from pipelines.steps.base import StepBase, use_threads
+from pipelines.steps.base import StepBase
 from pipelines.steps.build import Build
 from pipelines.steps.interpolate import Interpolate
 from tests import small_weights

@@ -11,11 +11,10 @@ import pytest
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import sequences
 from cc_prep.formats.tar import DamagedShard
-from pipelines.shard_worker import ShardWorker
+from pipelines.shard_worker import ShardWorker, explained
 from pipelines.shards import PlannedShard, Sequences
 from pipelines.state.journal import State
 from pipelines.state.run import RunInfo
-from pipelines.worker.file_errors import explained
 from tests import fakes
 
 AGAIN = "or run the job that wrote it again"
