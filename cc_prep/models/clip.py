@@ -87,7 +87,8 @@ class Attention(nn.Module):
         nn.init.normal_(self.in_proj_weight, std=width**-0.5)
 
     def forward(self, x: Tensor, causal: bool = False, mask: Mask | None = None) -> Tensor:
-        query, key, value = self._split(linear(x, self.in_proj_weight, self.in_proj_bias))
+        joined = linear(x, self.in_proj_weight, self.in_proj_bias)
+        query, key, value = joined.unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         if isinstance(mask, RowMask):
             mixed = _by_rows(query, key, value, mask)
         else:
@@ -168,6 +169,10 @@ class Block(nn.Module):
         self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
 
     def forward(self, x: Tensor, causal: bool = False, mask: Mask | None = None) -> Tensor:
+        if not torch.is_grad_enabled():
+            x = x + self.attn(self.ln_1(x), causal, mask)
+            inferred: Tensor = x + self.mlp(self.ln_2(x))
+            return inferred
         with recompute_in_backward(self.ln_1, x) as normed:
             x = x + self.attn(normed, causal, mask)
         with recompute_in_backward(self.ln_2, x) as normed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -56,7 +57,11 @@ class Interpolate(StagedStep):
             self.meta["weights"] = file.name
         if not self.takes_truth:
             self.interpolator = interpolation.make(settings, tensors, device)
-        self.video_frames = VideoFrames()
+
+    @cached_property
+    def video_frames(self) -> VideoFrames:
+        """Frames of videos that were announced; made where there are videos."""
+        return VideoFrames()
 
     def prefetch(self, pairs: Sequence[ImagePair]) -> None:
         """Announces pairs that will be read, in this order, so that a video is read in one pass."""
@@ -69,7 +74,9 @@ class Interpolate(StagedStep):
                 *(image for _, image in pair.truth if self.with_truth),
             )
         )
-        self.video_frames.expect(filter(images.is_frame, references))
+        frames = list(filter(images.is_frame, references))
+        if frames or "video_frames" in self.__dict__:  # which then drops those of another shard
+            self.video_frames.expect(frames)
 
     def read(self, pairs: Sequence[ImagePair]) -> list[DecodedPair | RejectedPair]:
         """Each pair's images, or why it is rejected."""
