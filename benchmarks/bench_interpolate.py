@@ -33,11 +33,11 @@ from cc_prep.manifest import Interpolate, Manifest
 from cc_prep.records import ImagePair
 from cc_prep.steps.interpolation import RifeInterpolator
 from cc_prep.synth import dataset as synth
-from pipelines import actors
-from pipelines.plan import ShardPlan
 from pipelines.shard_worker import ShardWorker
+from pipelines.shards import of_pairs
 from pipelines.state.journal import State
 from pipelines.state.run import RunInfo
+from pipelines.steps.interpolate import Interpolate as Step
 
 PAIRS, THREADS = 12, 2
 
@@ -81,7 +81,7 @@ def ours(folder: str) -> float:
     worker, inside, outside = our_worker(folder)
     inside.clear()
     began = time.perf_counter()
-    worker.run(ShardPlan("train", 0, tuple(parts(folder)[1])))
+    worker.run(of_pairs("train", 0, parts(folder)[1]))
     outside.append(1 - sum(inside) / (time.perf_counter() - began))
     return statistics.median(outside[1:] or outside)  # the first turn sets up
 
@@ -91,7 +91,7 @@ def our_worker(folder: str) -> tuple[ShardWorker, list[float], list[float]]:
     """A worker, seconds of its network's passes, and its shares outside them."""
     located = weights.locate("rife-v4.0")
     digests = {located.name: located.sha256}
-    make_step = partial(actors.Interpolate, parts(folder)[0], digests)
+    make_step = partial(Step, parts(folder)[0], digests)
     State(f"{folder}/out").write_run("bench")
     worker = ShardWorker(make_step, RunInfo(f"{folder}/out", "bench", sequences.FORMAT, "cpu"))
     return worker, timed(worker), []

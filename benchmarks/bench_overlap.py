@@ -24,11 +24,11 @@ from cc_prep import datasets, manifest
 from cc_prep.formats import sequences
 from cc_prep.records import FrameSequence, ImagePair
 from cc_prep.synth import dataset
-from pipelines.actors import Interpolate
-from pipelines.plan import ShardPlan
 from pipelines.shard_worker import ShardWorker
+from pipelines.shards import of_pairs
 from pipelines.state.journal import State
 from pipelines.state.run import RunInfo
+from pipelines.steps.interpolate import Interpolate
 
 SIZE, FRAMES, PAIRS_PER_BATCH = 224, 5, 8
 
@@ -65,7 +65,7 @@ def work(step: OnStandIn, device: str, pairs: Sequence[ImagePair]) -> tuple[floa
         worker = ShardWorker(lambda device: step, run_info)
         worker.checked, step.busy = True, 0.0
         began = time.perf_counter()
-        done = worker.run(ShardPlan("train", 0, tuple(pairs)))
+        done = worker.run(of_pairs("train", 0, pairs))
         return time.perf_counter() - began, step.busy, done.sha256
 
 

@@ -30,8 +30,8 @@ from cc_prep.formats import sequences
 from cc_prep.records import ImagePair
 from pipelines import engine, job
 from pipelines.cluster.pool import Resources
-from pipelines.plan import ShardPlan
 from pipelines.shard_worker import ShardWorker
+from pipelines.shards import PlannedShard, of_pairs
 from pipelines.state.journal import Done, State
 from pipelines.state.run import RunInfo
 
@@ -61,9 +61,9 @@ class Waiting:
         """Has none."""
 
 
-def plan(shards: int, pairs: int) -> list[ShardPlan]:
+def plan(shards: int, pairs: int) -> list[PlannedShard]:
     return [
-        ShardPlan(
+        of_pairs(
             "train",
             number,
             tuple(

@@ -1,4 +1,4 @@
-"""What float32 means on a GPU."""
+"""What torch computes with: threads, on which sums depend, and what float32 means on a GPU."""
 
 from __future__ import annotations
 
@@ -13,3 +13,19 @@ def set_tf32(allowed: bool) -> None:
 
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     torch.backends.cudnn.allow_tf32 = allowed
+
+
+def use_threads(count: int, tf32: bool = False) -> None:
+    """Sets the number of threads: float sums depend on it, so the manifest fixes it.
+
+    tf32: as `allowed` of `set_tf32`.
+    """
+    import torch
+
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+    # As use_deterministic_algorithms, which also imports the compiler: a second of processor time.
+    torch.set_deterministic_debug_mode("warn")
+    set_tf32(tf32)
+    # Or every new tensor is first filled with NaN: a fortieth of a network's time.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

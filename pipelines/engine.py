@@ -27,10 +27,11 @@ from pipelines.cluster.pool import Pool, Resources
 from pipelines.cluster.resources import free_resources
 from pipelines.cluster.temporary import temporary_folder
 from pipelines.shard_worker import ShardWorker
+from pipelines.shards import PlannedShard
 from pipelines.state.device import Device
 from pipelines.state.journal import Done
 from pipelines.state.run import RunInfo
-from pipelines.step import MakeStep, Shard
+from pipelines.steps.base import MakeStep
 
 CONNECT_SECONDS = 10.0
 OBJECT_STORE_BYTES = 128 * 2**20
@@ -138,7 +139,7 @@ def stop() -> None:
 
 
 def run(
-    shards: Sequence[Shard], make_step: MakeStep, run_info: RunInfo, pool: Pool
+    shards: Sequence[PlannedShard], make_step: MakeStep, run_info: RunInfo, pool: Pool
 ) -> Iterator[Done]:
     """The records of the shards as they are finished.
 

@@ -30,11 +30,12 @@ from pipelines.cluster.broken import BrokenDevices, without_devices
 from pipelines.cluster.pool import Pool, size_pool
 from pipelines.cluster.resources import may_grow
 from pipelines.progress import Watcher, amount
+from pipelines.shards import PlannedShard, remaining
 from pipelines.state import lock, sources
 from pipelines.state.account import Account, check_all_came_back
 from pipelines.state.journal import Done, State
 from pipelines.state.run import RunInfo
-from pipelines.step import MakeStep, Shard, remaining
+from pipelines.steps.base import MakeStep
 
 # Beside the shards: temporary files of shards under way, the state folder, the report.
 DISK_MARGIN = 1.1
@@ -78,7 +79,7 @@ class JobSpec:
 
     format: ShardFormat
     folder: str
-    shards: Sequence[Shard]
+    shards: Sequence[PlannedShard]
     make_step: MakeStep
     settings: dict[str, Any]
     weights: dict[str, str]
@@ -141,7 +142,7 @@ def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:
                 return _locked(spec, options, pool, console, held)
             finally:
                 engine.stop()  # the workers first: they may be at a file still
-                if not held.lost:
+                if not held.stolen:
                     storage.remove_temporaries(spec.folder)
     finally:
         engine.stop()
@@ -190,12 +191,12 @@ def _locked(
     if todo and spec.compute is not None:
         console.print(_compute(spec.compute, todo, pool))
     try:
-        with _and_then(lambda: None if held.lost else account.write(planned, record)):
+        with _finally_write(lambda: None if held.stolen else account.write(planned, record)):
             if todo:
                 with Watcher(state, plan, console, account.whole, pool.workers):
                     _run_workers(spec, todo, account, pool, console)
     except KeyboardInterrupt:
-        if held.lost:
+        if held.stolen:
             raise JobFailed(
                 f"{spec.folder}: this process was silent for so long that {held.taken_by} took over"
             ) from None
@@ -209,7 +210,7 @@ def _locked(
 
 
 @contextlib.contextmanager
-def _and_then(write: Callable[[], None]) -> Iterator[None]:
+def _finally_write(write: Callable[[], None]) -> Iterator[None]:
     """Calls `write` after the block, also after an error there, which stays the one to show.
 
     Raises what `write` raises, but after an error of the block.
@@ -225,7 +226,7 @@ def _and_then(write: Callable[[], None]) -> Iterator[None]:
 
 
 def _data(
-    spec: JobSpec, planned: Mapping[str, int], todo: Sequence[Shard], console: Console
+    spec: JobSpec, planned: Mapping[str, int], todo: Sequence[PlannedShard], console: Console
 ) -> dict[str, Any]:
     """The entry `data` of the provenance. Prints a note if it differs from earlier runs."""
     old = sources.recorded_in(provenance.read(spec.folder))
@@ -241,17 +242,17 @@ def _pairs_by_shard(spec: JobSpec) -> dict[str, int]:
     return {shard.name: shard.count for shard in spec.shards}
 
 
-def _todo(spec: JobSpec, account: Account, options: Options) -> list[Shard]:
+def _todo(spec: JobSpec, account: Account, options: Options) -> list[PlannedShard]:
     return remaining(spec.shards, account.finished, options.retry_rejects)
 
 
-def _has_new_input(shard: Shard, done: Done | None) -> bool:
+def _has_new_input(shard: PlannedShard, done: Done | None) -> bool:
     """Whether a finished shard has as many pairs as are planned, but others."""
     return done is not None and done.pairs == shard.count and done.input_digest != shard.digest()
 
 
 def _run_workers(
-    spec: JobSpec, todo: Sequence[Shard], account: Account, pool: Pool, console: Console
+    spec: JobSpec, todo: Sequence[PlannedShard], account: Account, pool: Pool, console: Console
 ) -> None:
     """Lets the workers make the shards, without devices that turn out broken. Raises JobFailed."""
     state, left = State(spec.folder), {shard.name: shard for shard in todo}
@@ -312,7 +313,7 @@ def _shard_files(spec: JobSpec) -> list[str]:
     return [name for name in storage.list_files(spec.folder) if pattern.fullmatch(name)]
 
 
-def _check_disk(spec: JobSpec, todo: Sequence[Shard]) -> None:
+def _check_disk(spec: JobSpec, todo: Sequence[PlannedShard]) -> None:
     free = storage.free_bytes(spec.folder)
     needed = int(DISK_MARGIN * spec.bytes_a_pair * sum(shard.count for shard in todo))
     if free is not None and needed > free:
@@ -375,7 +376,7 @@ def _excluded(spec: JobSpec) -> str:
     return f"{sum(excluded['pairs'].values()):,} pairs of the data, by {excluded['file']}"
 
 
-def _compute(compute: estimates.Compute, todo: Sequence[Shard], pool: Pool) -> str:
+def _compute(compute: estimates.Compute, todo: Sequence[PlannedShard], pool: Pool) -> str:
     """The cost of interpolating the pairs of `todo`, and the estimated time on a CPU."""
     cores = 0 if pool.gpus else min(pool.workers, max(1, len(todo))) * pool.cpus
     return compute.describe(sum(shard.count for shard in todo), cores)

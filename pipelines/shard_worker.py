@@ -8,13 +8,14 @@ time. (Ray Data alone would retry for ever.)
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
 import traceback
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict
 from typing import Any
 
 from cc_prep import device_errors, storage
@@ -25,40 +26,25 @@ from cc_prep.errors import (
     RejectedPair,
     StoreFailed,
     StoreRefused,
+    UserError,
     first_line,
 )
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.rejects import Reject, encodable
 from cc_prep.formats.tar import DamagedShard
-from pipelines.plan import ShardPlan
-from pipelines.regions.findings import ShardWithFindings
+from pipelines.overlap import Batch, overlap, read_ahead, stage_threads
+from pipelines.shards import PlannedShard
 from pipelines.state.device import BrokenDevice, gpu_model
-from pipelines.state.journal import Done, Journal, State
-from pipelines.state.opening import open_journal
-from pipelines.state.pace import Pace
+from pipelines.state.journal import Done, Journal, Pace, State, open_journal
 from pipelines.state.run import RunInfo, check_node
-from pipelines.step import Expecting, Item, MakeStep, Sample, Shard, Step
-from pipelines.worker.file_errors import explained
-from pipelines.worker.overlap import Pipeline
-from pipelines.worker.shard_types import shard_from_json
+from pipelines.steps.base import Item, MakeStep, Prefetches, Sample, Step
 
 CRASHES_OF_A_PAIR = 2
 # A GPU that passes its check and fails at so many pairs of a shard all the same is broken too.
 DEVICE_FAULTS = 6
 # So many unexpected failures one after the other are no longer the pairs' fault.
 FAILURES_IN_A_ROW = 5
-
-
-@dataclass(frozen=True)
-class Part:
-    """Pairs that are processed together, or whose outcomes exist already.
-
-    alone: whether the journal must name these pairs and no others.
-    """
-
-    pairs: Sequence[Item]
-    outcomes: Sequence[Sample | RejectedPair] | None = None
-    alone: bool = False
+NO_PAIRS_FAULT = (StoreFailed, StoreRefused, FileRefused)
 
 
 class ShardWorker:
@@ -90,7 +76,10 @@ class ShardWorker:
         results: dict[str, list[str]] = {"done": [], "broken": []}
         for row in rows["shard"]:
             try:
-                done, broken = json.dumps(self.run(shard_from_json(json.loads(row))).to_json()), ""
+                done, broken = (
+                    json.dumps(self.run(PlannedShard.from_json(json.loads(row))).to_json()),
+                    "",
+                )
             except BrokenDevice as error:
                 done, broken = "", json.dumps(asdict(error.device))
             except (DamagedShard, OSError) as error:
@@ -100,7 +89,7 @@ class ShardWorker:
             results["broken"].append(broken)
         return results
 
-    def run(self, shard: Shard) -> Done:
+    def run(self, shard: PlannedShard) -> Done:
         """Makes the shard and its done file. Raises BrokenDevice if the GPU is at fault."""
         started = time.monotonic()
         if not self.checked:
@@ -111,11 +100,10 @@ class ShardWorker:
         journal = open_journal(shard.name, self.run_info.id, previous)
         self.state.write_journal(journal)
         step = self._step_or_broken_device()  # if it cannot be made, before anything is written
-        planned = shard.shard if isinstance(shard, ShardWithFindings) else shard
-        if isinstance(planned, ShardPlan) and isinstance(step, Expecting):
-            step.upcoming(planned.pairs)
+        if isinstance(step, Prefetches):
+            step.prefetch(shard.pairs)
         path = storage.join(self.run_info.folder, self.run_info.format.file(shard.name))
-        expected = shard.existing_sha256 if isinstance(shard, ShardPlan) else None
+        expected = shard.existing_sha256
         is_as_written = expected is not None and storage.sha256(path) == expected
         existing = _ExistingSamples(self.run_info.format, path if is_as_written else None)
         rejects: list[Reject] = []
@@ -172,57 +160,61 @@ class ShardWorker:
         return self.run_info.device != "cpu" and device_errors.is_broken_device(error)
 
     def _outcomes(
-        self, shard: Shard, journal: Journal, existing: _ExistingSamples
+        self, shard: PlannedShard, journal: Journal, existing: _ExistingSamples
     ) -> Iterator[tuple[Item, Sample | RejectedPair]]:
         """Every pair of the shard in order, each with its sample or its rejection."""
-        pipeline = Pipeline(
-            self.step,
-            self.run_info.device != "cpu",
-            partial(self._recover, journal),
-            self._succeeded,
-            self.pace,
-        )
-        try:
-            for span in self._spans(self._parts(shard, journal, existing, pipeline)):
-                if span[0].alone:
-                    yield from pipeline.flush()
-                self._note(span, journal, pipeline)
-                for part in span:
-                    yield from pipeline.add(part.pairs, part.outcomes)
-                if span[0].alone:
-                    yield from pipeline.flush()
-            yield from pipeline.flush()
-        finally:
-            pipeline.close()
+        step, in_progress = self.step(), deque[Batch]()
+        with stage_threads(step, self.run_info.device != "cpu") as threads:
+            items = read_ahead(shard.items(), threads)
+            batches = self._noted(self._batches(items, journal, existing), journal, in_progress)
+            for batch in overlap(batches, step, threads):
+                in_progress.popleft()
+                yield from zip(batch.items, self._results(batch, journal), strict=True)
 
-    def _spans(self, parts: Iterable[Part]) -> Iterator[list[Part]]:
-        """Spans: parts whose pairs are recorded in the journal together."""
-        span: list[Part] = []
-        for part in parts:
-            if part.alone and span:
-                yield span
-                span = []
-            span.append(part)
-            if part.alone or sum(len(one.pairs) for one in span) >= self.pace.span:
-                yield span
-                span = []
-        if span:
-            yield span
+    def _noted(
+        self, batches: Iterable[Batch], journal: Journal, in_progress: deque[Batch]
+    ) -> Iterator[Batch | None]:
+        """The batches, each recorded in the journal before its pairs are touched.
 
-    def _note(self, span: Sequence[Part], journal: Journal, pipeline: Pipeline) -> None:
-        """Writes the journal before the span's pairs are touched."""
-        pairs = [pair for part in span if part.outcomes is None for pair in part.pairs]
-        if pairs:
-            journal.in_flight = [pair.key for pair in (*pipeline.unfinished(), *pairs)]
-            with self.pace.writing():
-                self.state.write_journal(journal)
+        in_progress: those that were yielded and have no outcomes yet; the batches are added.
+        """
+        for together in self._recorded_together(batches):
+            isolate = together[0].isolate
+            if isolate:
+                yield None
+            touched = [batch for batch in together if batch.outcomes is None]
+            if touched:
+                named = (*in_progress, *touched)
+                journal.in_flight = [item.key for batch in named for item in batch.items]
+                with self.pace.writing():
+                    self.state.write_journal(journal)
+            for batch in together:
+                in_progress.append(batch)
+                yield batch
+            if isolate:
+                yield None
 
-    def _parts(
-        self, shard: Shard, journal: Journal, existing: _ExistingSamples, pipeline: Pipeline
-    ) -> Iterator[Part]:
+    def _recorded_together(self, batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+        """Batches whose pairs are recorded in the journal with one write."""
+        together: list[Batch] = []
+        for batch in batches:
+            if batch.isolate and together:
+                yield together
+                together = []
+            together.append(batch)
+            pairs = sum(len(one.items) for one in together)
+            if batch.isolate or pairs >= self.pace.pairs_per_journal_write:
+                yield together
+                together = []
+        if together:
+            yield together
+
+    def _batches(
+        self, items: Iterable[Item], journal: Journal, existing: _ExistingSamples
+    ) -> Iterator[Batch]:
         """The shard in order: batches, pairs that have crashed before, and pairs without work."""
         waiting: list[Item] = []
-        for pair in pipeline.items(shard.items()):
+        for pair in items:
             crashes = journal.crashes_of(pair.key)
             sample = existing.take(pair.key)
             if sample is None and crashes == 0:
@@ -230,35 +222,46 @@ class ShardWorker:
                 if len(waiting) < self.batch_size:
                     continue
             if waiting:
-                yield Part(waiting)
+                yield Batch(waiting)
             if sample is not None:
-                yield Part([pair], [sample])
+                yield Batch([pair], [sample])
             elif crashes >= CRASHES_OF_A_PAIR:
                 detail = f"{crashes} workers died with it in flight"
                 if journal.last_device_fault:
                     detail += f", the last with {journal.last_device_fault}"
-                yield Part([pair], [RejectedPair(Reason.KILLED_ITS_PROCESS, detail)])
+                yield Batch([pair], [RejectedPair(Reason.KILLED_ITS_PROCESS, detail)])
             elif crashes:
-                yield Part([pair], alone=True)
+                yield Batch([pair], isolate=True)
             waiting = []
         if waiting:
-            yield Part(waiting)
+            yield Batch(waiting)
+
+    def _results(self, batch: Batch, journal: Journal) -> Sequence[Sample | RejectedPair]:
+        """The outcomes of a batch that comes back; those of its parts if it failed."""
+        if batch.seconds is not None:
+            self.pace.worked(batch.seconds / len(batch.items))
+        failure, batch.error = batch.error, None
+        if failure is None:
+            assert batch.outcomes is not None
+            if batch.seconds is not None:
+                self.failures = 0
+            return batch.outcomes
+        if isinstance(failure, NO_PAIRS_FAULT):
+            raise failure
+        return self._recover(journal, batch.items, failure)
 
     def _process(self, pairs: Sequence[Item], journal: Journal) -> list[Sample | RejectedPair]:
         """The step's results; pairs that do not fit or fail are tried in smaller parts."""
         try:
             results = self.step()(pairs)
-        except (StoreFailed, StoreRefused, FileRefused):  # no pair's fault
+        except NO_PAIRS_FAULT:
             raise
         except Exception as error:
             failure = error
         else:
-            self._succeeded()
+            self.failures = 0
             return results
         return self._recover(journal, pairs, failure)
-
-    def _succeeded(self) -> None:
-        self.failures = 0
 
     def _recover(
         self, journal: Journal, pairs: Sequence[Item], failure: Exception
@@ -325,7 +328,7 @@ def _is_too_large(result: Sample | RejectedPair) -> bool:
     return isinstance(result, RejectedPair) and result.reason is Reason.OUT_OF_MEMORY
 
 
-def _reject(pair: Item, shard: Shard, error: RejectedPair) -> Reject:
+def _reject(pair: Item, shard: PlannedShard, error: RejectedPair) -> Reject:
     message = encodable(error.message.replace("\x00", ""))[:500]
     return Reject(
         key=pair.key,
@@ -336,3 +339,23 @@ def _reject(pair: Item, shard: Shard, error: RejectedPair) -> Reject:
         reason=error.reason.value,
         message=message,
     )
+
+
+def explained(error: Exception) -> Exception:
+    """An error of a file as the user sees it, with the file's name.
+
+    Returns:
+        UserError or JobFailed; an error that tells of no file as it is.
+    """
+    if isinstance(error, DamagedShard):
+        # Without the file, as a job takes a shard of the right size for a whole one.
+        remedy = "remove the file, then run the job that wrote it again"
+        return UserError(str(error), f"Look closer with: cc-prep verify; {remedy}")
+    if isinstance(error, FileNotFoundError):
+        file = error.filename or str(error).rstrip(".")
+        line = f"a worker met: {file}: {os.strerror(errno.ENOENT)}"
+        return UserError(line, "Put it back, or run the job that wrote it again")
+    if isinstance(error, OSError) and error.errno:
+        file = f"{error.filename}: " if error.filename else ""
+        return JobFailed(f"a worker met: {file}{os.strerror(error.errno)}")
+    return error

@@ -1,128 +1,44 @@
-"""Shards to make from finished sequences; the shards of the earlier job decide their content."""
+"""Shards to make from the output of earlier jobs, whose shards decide their content.
+
+They are made from sequences, or from vectors of regions. Changes and entities that were found in
+the pairs of a shard are in the folders of earlier jobs too, in shards of the same names.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 from rich.console import Console
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.formats import provenance, rejects, scores, sequences
-from cc_prep.formats.base import ShardFormat, require_as_written, split_of
-from cc_prep.formats.sequences import StoredSequence
+from cc_prep.formats import (
+    changes,
+    entities,
+    provenance,
+    region_features,
+    rejects,
+    scores,
+    sequences,
+)
+from cc_prep.formats.base import ShardFormat, split_of
 from cc_prep.manifest import Manifest
-from pipelines.plan import larger_already
+from pipelines import fingerprint
+from pipelines.shards import FindingFiles, PlannedShard, Regions, Sequences, digest_of
 from pipelines.state import sources
-from pipelines.state.journal import Done
-from pipelines.step import Item, Shard
+from pipelines.steps.entities import TRAIN
 
-
-@dataclass(frozen=True)
-class ShardFromStored:
-    """A shard to make from a finished one of an earlier job: the whole of it, or nothing.
-
-    count: number of items to use, from the first. limited: whether it has more. input_digest:
-    SHA-256 over everything that decides the result's bytes. digests: the recorded SHA-256 of the
-    files that it is made from, by path. KIND: what messages call the items. TYPE: see `to_json`.
-    """
-
-    TYPE: ClassVar[str]
-    KIND: ClassVar[str]
-
-    split: str
-    name: str
-    count: int
-    input_digest: str
-    limited: bool = field(default=False, kw_only=True)
-    digests: dict[str, str] = field(default_factory=dict, kw_only=True)
-
-    def items(self) -> Iterator[Item]:
-        """The items one by one. Raises DamagedShard, also for a file of another digest."""
-        raise NotImplementedError
-
-    def digest(self) -> str:
-        return self.input_digest
-
-    def remaining(self: Stored, done: Done | None, retry_rejects: bool) -> Stored | None:
-        """The whole shard if it is missing or its input changed; None if it is finished.
-
-        Nothing of a present file is kept, since any of its items may have failed. Raises UserError
-        if it holds more than --limit now allows.
-        """
-        return whole_or_none(self, done, self.limited, self.KIND, retry_rejects)
-
-    def to_json(self) -> dict[str, Any]:
-        """The shard as JSON for a worker; `type` names the class."""
-        return {**asdict(self), "type": self.TYPE}
-
-    @classmethod
-    def from_json(cls: type[Stored], value: dict[str, Any]) -> Stored:
-        return cls(**{of.name: value[of.name] for of in fields(cls)})
-
-
-Stored = TypeVar("Stored", bound=ShardFromStored)
-
-
-Whole = TypeVar("Whole", bound=Shard)
-
-
-def whole_or_none(
-    shard: Whole, done: Done | None, limited: bool, kind: str, retry_rejects: bool
-) -> Whole | None:
-    """The shard if it is missing or its input changed; None if it is finished.
-
-    limited: whether its input has more items. kind: what messages call the items. Raises UserError
-    if the finished shard holds more than --limit now allows.
-    """
-    if done is None:
-        return shard
-    if limited and done.pairs > shard.count:
-        raise larger_already(shard.name, f"{done.pairs} {kind}", shard.count)
-    if done.input_digest != shard.digest():
-        return shard
-    return shard if retry_rejects and done.rejects else None
-
-
-def digest_of(*parts: object) -> str:
-    """SHA-256 over the parts that decide a shard's bytes, in this order."""
-    return hashlib.sha256(":".join(map(str, parts)).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class ShardFromSequences(ShardFromStored):
-    """A shard to make from a finished shard of sequences, and from their scores if there are any.
-
-    sequences, scores: the files.
-    """
-
-    TYPE = "sequences"
-    KIND = "sequences"
-
-    sequences: str
-    scores: str | None = None
-
-    def items(self) -> Iterator[StoredSequence]:
-        """The sequences one by one, each with its scores. Raises DamagedShard."""
-        require_as_written(self.digests)
-        rows = dict(scores.read_shard(self.scores)) if self.scores is not None else {}
-        for sequence in itertools.islice(sequences.read(self.sequences), self.count):
-            row = rows.get(sequence.key)
-            if row is not None:
-                decoded = scores.decode({"key": sequence.key, **row})
-                sequence = replace(sequence, scores=decoded)
-            yield sequence
+FINDINGS = (changes.FORMAT, entities.FORMAT)
 
 
 def plan_from_sequences(
     folder: str, splits: Sequence[str], limit: int | None, score_folder: str | None = None
-) -> list[ShardFromSequences]:
+) -> list[PlannedShard]:
     """The shards to make from finished sequences; of each split at most `limit` samples.
 
     score_folder: the folder of their scores. Raises UserError if there are none, if the job that
@@ -144,8 +60,10 @@ def plan_from_sequences(
             digests[table] = score_records[name]["sha256"]
         limited = count < record["samples"]
         shards.append(
-            ShardFromSequences(
-                split, name, count, digest, path, table, limited=limited, digests=digests
+            PlannedShard(
+                split,
+                name,
+                Sequences(path, count, digest, table, limited=limited, digests=digests),
             )
         )
     if not shards:
@@ -164,7 +82,7 @@ def plan_from_sequences(
 
 
 def note_what_is_missing(
-    shards: Sequence[ShardFromSequences],
+    shards: Sequence[PlannedShard],
     folder: str,
     *,
     manifest: Manifest,
@@ -275,3 +193,123 @@ def _digest_with_scores(
             "Run cc-prep score-frames without --limit, or with a larger one",
         )
     return digest_of(digest_of(record["sha256"], count), score_records[name]["sha256"])
+
+
+def plan_from_regions(
+    folder: str, splits: Sequence[str], limit: int | None
+) -> tuple[list[PlannedShard], dict[str, str]]:
+    """The shards to make, and the SHA-256 of all training shards by path. Raises UserError."""
+    records = finished_shards(folder, region_features.FORMAT, "entities")
+    paths = {
+        name: storage.join(folder, region_features.FORMAT.file(name)) for name in sorted(records)
+    }
+    training = [name for name in paths if split_of(name) == TRAIN]
+    digest = hashlib.sha256("".join(records[name]["sha256"] for name in training).encode())
+    shards = []
+    for split, name, count in in_splits(records, splits, limit):
+        record = records[name]
+        shard_digest = digest_of(record["sha256"], count, digest.hexdigest())
+        limited = count < record["samples"]
+        digests = {paths[name]: record["sha256"]}
+        shards.append(
+            PlannedShard(
+                split,
+                name,
+                Regions(paths[name], count, shard_digest, limited=limited, digests=digests),
+            )
+        )
+    if not shards:
+        raise UserError(f"{folder}: no regions of {', '.join(splits)}", "Name other splits")
+    return shards, {paths[name]: records[name]["sha256"] for name in training}
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The found changes and entities in an OUT.
+
+    settings: the sections of settings that made them. weights: SHA-256 by name.
+    """
+
+    settings: dict[str, Any]
+    weights: dict[str, str]
+    changes: dict[str, Any] | None = None
+    entities: dict[str, Any] | None = None
+
+
+def read_findings(
+    manifest: Manifest, source: str, kinds: Sequence[ShardFormat] = FINDINGS
+) -> Findings:
+    """The output of these jobs in `source`. Raises UserError if a job is unfinished or was run
+    on other data.
+    """
+    records: dict[str, Any] = {}
+    for kind in kinds:
+        folder = storage.join(source, kind.folder)
+        if provenance.read(folder) is None:
+            continue
+        fingerprint.continue_from(manifest, folder, fingerprint.PLAN_KEYS)
+        finished_shards(folder, kind, kind.folder)
+        records[kind.folder] = provenance.read(folder)
+    if "changes" not in records:
+        if records:
+            raise UserError(f"{source}: entities without found changes", "Run: cc-prep changes")
+        return Findings({}, {})
+    settings = {name: record["settings"][name] for name, record in records.items()}
+    weights: dict[str, str] = {}
+    for record in records.values():
+        weights |= record["weights"]
+    return Findings(settings, weights, **records)
+
+
+def with_findings(
+    shards: Sequence[PlannedShard], source: str, findings: Findings
+) -> Sequence[PlannedShard]:
+    """The shards with their findings, or the shards as they are if there are no findings.
+
+    Raises UserError if only a part of them was searched.
+    """
+    if findings.changes is None:
+        return shards
+    rejected: dict[str, set[str]] = {}
+    for kind in (changes.FORMAT, region_features.FORMAT, entities.FORMAT):
+        for one in rejects.read(storage.join(source, kind.folder)):
+            rejected.setdefault(one.shard, set()).add(one.key)
+    enriched = []
+    for shard in shards:
+        records = {changes.FORMAT: findings.changes, entities.FORMAT: findings.entities}
+        paths, digest, digests = {}, "", dict[str, str]()
+        for kind, record in records.items():
+            if record is None:
+                continue
+            folder = storage.join(source, kind.folder)
+            # Entities are made of the rows of regions, which rejected pairs do not have.
+            without = len(rejected.get(shard.name, ())) if kind is entities.FORMAT else 0
+            _check_covered(folder, kind.folder, shard, record, without)
+            if shard.name not in record["shards"]:
+                continue  # every pair of it was rejected
+            paths[kind.folder] = storage.join(folder, kind.file(shard.name))
+            sha256 = record["shards"][shard.name]["sha256"]
+            digest, digests[paths[kind.folder]] = digest_of(digest, sha256), sha256
+        without_findings = tuple(sorted(rejected.get(shard.name, ())))
+        files = FindingFiles(digest, **paths, rejected=without_findings, digests=digests)
+        enriched.append(replace(shard, findings=files))
+    return enriched
+
+
+def _check_covered(
+    folder: str,
+    command: str,
+    shard: PlannedShard,
+    record: Mapping[str, Any],
+    without: int,
+) -> None:
+    """Raises UserError if the job did not cover the shard.
+
+    without: number of the shard's pairs that earlier jobs rejected.
+    """
+    covered = record["planned"].get(shard.name, 0) + without
+    if covered < shard.count:
+        raise UserError(
+            f"{folder}: covers {covered} of the {shard.count} pairs of {shard.name}",
+            f"Run cc-prep {command} with the same --split and --limit first",
+        )

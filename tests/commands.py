@@ -70,12 +70,13 @@ def without_ray(workers: int = 1) -> Iterator[None]:
     from pipelines import engine
     from pipelines.cluster.pool import Pool, Resources
     from pipelines.shard_worker import ShardWorker
+    from pipelines.shards import PlannedShard
     from pipelines.state.journal import Done
     from pipelines.state.run import RunInfo
-    from pipelines.step import MakeStep, Shard
+    from pipelines.steps.base import MakeStep
 
     def run(
-        shards: Sequence[Shard], make_step: MakeStep, run_info: RunInfo, pool: Pool
+        shards: Sequence[PlannedShard], make_step: MakeStep, run_info: RunInfo, pool: Pool
     ) -> Iterator[Done]:
         turns = itertools.cycle([ShardWorker(make_step, run_info) for _ in range(workers)])
         for shard, worker in zip(shards, turns, strict=False):

@@ -14,9 +14,10 @@ from pipelines import engine, job
 from pipelines.cluster.output import messages
 from pipelines.cluster.pool import Pool, Resources
 from pipelines.shard_worker import ShardWorker
+from pipelines.shards import PlannedShard
 from pipelines.state.journal import Done
 from pipelines.state.run import RunInfo
-from pipelines.step import MakeStep, Shard
+from pipelines.steps.base import MakeStep
 from tests.fakes import number_step, shards
 
 
@@ -24,7 +25,7 @@ def work_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """No Ray: the shards are made one after the other by one worker."""
 
     def run(
-        shards: list[Shard], make_step: MakeStep, run_info: RunInfo, pool: Pool
+        shards: list[PlannedShard], make_step: MakeStep, run_info: RunInfo, pool: Pool
     ) -> Iterator[Done]:
         worker = ShardWorker(make_step, run_info)
         for shard in shards:

@@ -13,8 +13,8 @@ import numpy as np
 
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.records import FrameScores, ImagePair
-from pipelines.plan import ShardPlan
-from pipelines.step import Members
+from pipelines.shards import PlannedShard, of_pairs
+from pipelines.steps.base import Members
 
 CHANGE_CAPTIONS = ("the ball moved", "a ball is elsewhere")
 
@@ -24,10 +24,10 @@ def pair(number: int, split: str = "train") -> ImagePair:
     return ImagePair("fake", split, f"{number:04d}", "change", "b.png", "a.png", CHANGE_CAPTIONS)
 
 
-def shards(pairs: int, per_shard: int, split: str = "train") -> list[ShardPlan]:
+def shards(pairs: int, per_shard: int, split: str = "train") -> list[PlannedShard]:
     all_pairs = [pair(i, split) for i in range(pairs)]
     starts = range(0, pairs, per_shard)
-    return [ShardPlan(split, s // per_shard, tuple(all_pairs[s : s + per_shard])) for s in starts]
+    return [of_pairs(split, s // per_shard, all_pairs[s : s + per_shard]) for s in starts]
 
 
 class BrokenStep:

@@ -22,7 +22,7 @@ from cc_prep.models import clip4idc, vqgan
 from cc_prep.models.rife import RIFE
 from lib import jobs
 from lib.reference import VIT_B_32
-from pipelines.worker.build_step import Build
+from pipelines.steps.build import Build
 
 FRAMES, SIDE = 9, 224
 PAIRS_OF_CLEVR_CHANGE = 79_606

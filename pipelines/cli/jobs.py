@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from pipelines.cli.options import dataset_options, job_options, job_options_with
 from pipelines.cli.printing import damage_is_a_user_error, print_tree, progress_bar
 
 if TYPE_CHECKING:
-    from pipelines.job import Request, Summary
+    from pipelines.job import Summary
 
 SHOWN_REJECTS = 2
 
@@ -35,9 +34,7 @@ def interpolate(**options: Any) -> None:
     Example:
       cc-prep interpolate clevr --root /data/clevr --out out/clevr --split val --limit 100
     """
-    from pipelines.interpolate import interpolate as step
-
-    _run(options, step)
+    _run(options, "interpolate")
 
 
 @click.command()
@@ -54,9 +51,7 @@ def changes(**options: Any) -> None:
     Example:
       cc-prep changes spot --root /data/spot --out out/spot
     """
-    from pipelines.regions.changes_job import changes as step
-
-    _run(options, step)
+    _run(options, "changes")
 
 
 @click.command()
@@ -73,11 +68,9 @@ def entities(**options: Any) -> None:
     Example:
       cc-prep entities spot --root /data/spot --out out/spot
     """
-    from pipelines.regions.entities_job import find_entities, find_vectors
-
-    _run(options, find_vectors)
-    if not options["dry_run"]:  # the second step plans from what the first one wrote
-        _run(options, find_entities)
+    _run(options, "region-features")
+    if not options["dry_run"]:  # the second job plans from what the first one wrote
+        _run(options, "entities")
 
 
 @click.command("score-frames")
@@ -93,9 +86,7 @@ def score_frames(**options: Any) -> None:
     Example:
       cc-prep score-frames clevr --out out/clevr
     """
-    from pipelines.score_frames import score_frames as step
-
-    _run(options, step)
+    _run(options, "score-frames")
 
 
 @click.command()
@@ -118,9 +109,7 @@ def build(source: str | None, **options: Any) -> None:
       cc-prep build clevr --root /data/clevr --out out/clevr
       cc-prep build clevr --from out/clevr --out out/clevr-k4 --set keyframes.k=4
     """
-    from pipelines.build import build as step
-
-    _run(options, lambda request: step(request, source))
+    _run(options, "build", source)
 
 
 @click.group("import")
@@ -141,12 +130,10 @@ def import_procap(source: str, **options: Any) -> None:
     Example:
       cc-prep import procap clevr --root /data/clevr --from procap/clevr --out out/clevr
     """
-    from pipelines import procap
-
     options |= {"device": "cpu", "gpus_per_worker": 1.0}
-    _run(options, lambda request: procap.import_frames(request, source))
-    if not options["dry_run"]:  # the second step plans from what the first one wrote
-        _run(options, lambda request: procap.import_scores(request, source))
+    _run(options, "import-frames", source)
+    if not options["dry_run"]:  # the second job plans from what the first one wrote
+        _run(options, "import-scores", source)
 
 
 @click.group("export")
@@ -204,12 +191,13 @@ def export_scorer(path: str, target: str, without_end: bool) -> None:
     echo(f"{images} of {counted(count['pairs'], 'pair')} in {target}")
 
 
-def _run(options: dict[str, Any], step: Callable[[Request], Summary | None]) -> None:
-    """Loads the manifest, runs the step and prints its summary.
+def _run(options: dict[str, Any], job: str, source: str | None = None) -> None:
+    """Loads the manifest, runs a job of `pipelines.jobs` and prints its summary.
 
     Raises JobFailed if more than --max-rejects of the pairs were rejected.
     """
     from cc_prep import manifest
+    from pipelines import jobs
     from pipelines.cluster.output import messages
     from pipelines.job import Options, Request
 
@@ -217,7 +205,7 @@ def _run(options: dict[str, Any], step: Callable[[Request], Summary | None]) -> 
     run = Options(**{field.name: options[field.name] for field in fields(Options)})
     splits = options["splits"] or settings.splits
     request = Request(settings, options["out"], splits, options["limit"], run, messages())
-    summary = step(request)
+    summary = jobs.run(job, request, source)
     if summary is None:
         return
     _print_summary(summary, options["as_json"])

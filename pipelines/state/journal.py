@@ -1,19 +1,31 @@
-"""Done files and journals: which shards are finished, and which are in progress."""
+"""Done files and journals: which shards are finished, which are in progress, and how far."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+import socket
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from cc_prep import storage
-from cc_prep.errors import UserError
+from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import training_shards
 from cc_prep.formats.rejects import Reject
 from cc_prep.redaction import without_credentials
 from pipelines.state import FOLDER
+
+CRASHES_OUTSIDE_PAIRS = 3
+# The share of the time of pairs that writing their journal may take. On a disk a write takes a
+# millisecond, and each batch has its own.
+SHARE = 0.02
+# Pairs that a write records: their inputs are held in memory, and after a crash they are tried one
+# by one.
+MAX_PAIRS = 32
 
 STRICT = ConfigDict(strict=True, extra="forbid")
 Count = Annotated[int, Field(ge=0)]
@@ -96,6 +108,65 @@ class Journal:
     def crashes_of(self, key: str) -> int:
         """Number of crashes with this pair in flight."""
         return self.crashes.get(key, 0) + self.device_crashes.get(key, 0)
+
+
+def open_journal(shard: str, run: str, previous: Journal | None) -> Journal:
+    """A new journal that remembers the crashes of the one left behind, if there is one.
+
+    Raises JobFailed if workers die again and again with no pair in flight.
+    """
+    journal = Journal(shard, run, socket.gethostname())
+    if previous is None:
+        return journal
+    journal.crashes = dict(previous.crashes)
+    # Only a crash that this run outlived is a worker's: otherwise the whole job was stopped.
+    if previous.run != run:
+        return journal
+    journal.crashes_outside_pairs = previous.crashes_outside_pairs
+    journal.device_faults = previous.device_faults
+    journal.device_crashes = dict(previous.device_crashes)
+    if previous.device_fault:
+        journal.device_faults += 1
+        journal.last_device_fault = previous.device_fault
+    # A GPU that turns out broken takes its crashes with it: they are forgotten with the run.
+    counts = journal.device_crashes if previous.device_fault else journal.crashes
+    for key in previous.in_flight:
+        counts[key] = counts.get(key, 0) + 1
+    if not previous.in_flight:
+        journal.crashes_outside_pairs += 1
+    if journal.crashes_outside_pairs >= CRASHES_OUTSIDE_PAIRS:
+        raise JobFailed(
+            f"{shard}: its worker died {journal.crashes_outside_pairs} times between pairs"
+        )
+    return journal
+
+
+class Pace:
+    """Measures journal writes and work on pairs.
+
+    Attributes:
+        pairs_per_journal_write: How many pairs to record with the next write.
+    """
+
+    def __init__(self) -> None:
+        self.pairs_per_journal_write = 1
+        self._write_seconds = 0.0
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Measures the block, which writes the journal."""
+        began = time.monotonic()
+        yield
+        self._write_seconds = time.monotonic() - began
+
+    def worked(self, pair_seconds: float) -> None:
+        """Takes the time that a pair took, beside that of the last write."""
+        self.measured(self._write_seconds, pair_seconds)
+
+    def measured(self, write_seconds: float, pair_seconds: float) -> None:
+        """Sets `pairs_per_journal_write` from the times of a write and of a pair."""
+        pairs = write_seconds / (SHARE * max(pair_seconds, 1e-9))
+        self.pairs_per_journal_write = max(1, min(MAX_PAIRS, math.ceil(pairs)))
 
 
 _DONE, _JOURNAL, _PLAN = TypeAdapter(Done), TypeAdapter(Journal), TypeAdapter(Plan)

@@ -28,18 +28,23 @@ from cc_prep.formats import provenance
 from cc_prep.formats.base import split_of
 from cc_prep.manifest import IMPORTED, Manifest
 from cc_prep.redaction import without_credentials
-from pipelines.plan import ShardPlan, plan
+from pipelines.plan import plan
+from pipelines.shards import Pairs, PlannedShard
 
 KEY = "data"
 MAX_COMPARED = 10_000  # pairs: reading their captions again takes a second or two
 SECTIONS = ("captions", "masks")  # of the manifest: the pairs have what they say
 
 
-def of_pairs(manifest: Manifest, shards: Iterable[ShardPlan]) -> dict[str, Any]:
+def of_pairs(manifest: Manifest, shards: Iterable[PlannedShard]) -> dict[str, Any]:
     """The entry of a job that reads pairs."""
     return {
         "roots": [_root(manifest)],
-        "pairs": {shard.split: shard.available for shard in shards},
+        "pairs": {
+            shard.split: shard.source.available
+            for shard in shards
+            if isinstance(shard.source, Pairs)
+        },
         "splits": list(manifest.splits),
         "settings": settings(manifest),
     }
@@ -127,7 +132,7 @@ def check_same(
 
 
 def check_not_renamed(
-    folder: str, record: Mapping[str, Any], shards: Iterable[object], splits: Collection[str]
+    folder: str, record: Mapping[str, Any], shards: Iterable[PlannedShard], splits: Collection[str]
 ) -> None:
     """Raises UserError if `folder` holds the pairs of a planned shard under another split's name.
 
@@ -142,12 +147,15 @@ def check_not_renamed(
     for shard in shards:
         for name, (digest, count) in digests.items():
             old_split, _, number = name.rpartition("-")
-            if not isinstance(shard, ShardPlan) or int(number) != shard.index:
+            if not isinstance(shard.source, Pairs) or int(number) != shard.source.index:
                 continue
             if shard.name in record.get("shards", {}):
                 continue
             pairs = tuple(replace(pair, split=old_split) for pair in shard.pairs)
-            if 0 < count <= len(pairs) and replace(shard, pairs=pairs).digest(count) == digest:
+            if (
+                0 < count <= len(pairs)
+                and replace(shard.source, pairs=pairs).digest(count) == digest
+            ):
                 raise UserError(
                     f"{folder} holds the pairs of the split {shard.split} as {old_split}, which "
                     "the manifest does not name",
@@ -235,7 +243,7 @@ def note_changed(manifest: Manifest, folder: str, splits: Sequence[str], console
         shard.name
         for shard in shards
         if shard.name in stored
-        and stored[shard.name].get("input_digest") != shard.digest(planned.get(shard.name))
+        and stored[shard.name].get("input_digest") != shard.source.digest(planned.get(shard.name))
     ]
     if changed:
         console.print(

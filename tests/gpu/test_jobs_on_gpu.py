@@ -21,7 +21,7 @@ from cc_prep.records import ImagePair
 from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.weights import networks
 from pipelines import job
-from pipelines.step import Members
+from pipelines.steps.base import Members
 from tests import commands, fake_jobs, fakes
 from tests.conftest import Command
 from tests.gpu.test_networks_on_gpu import Row, frames

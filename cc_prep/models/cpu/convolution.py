@@ -1,4 +1,4 @@
-"""3×3 convolutions with a fifth of the multiplications, and a thread for each image.
+"""A thread for each image, in which NNPACK's 3×3 convolutions are fast.
 
 Winograd's algorithm makes a tile of 6×6 outputs with 64 multiplications a channel where the sums,
 as they are written, take 324. NNPACK, which torch carries, has it for a CPU; but its threads and
@@ -16,45 +16,14 @@ from functools import cache
 from threading import Barrier, local
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cc_prep.device_errors import is_out_of_memory
-
-# Below these NNPACK is no faster than torch's own: it transforms the weights anew for each image.
-MIN_SIDE, MIN_CHANNELS = 48, 64
 
 PRIVATE = ("_nnpack_available", "_nnpack_spatial_convolution")  # which another torch may lack
 PIXELS_AT_ONCE = 2**22  # of frames on a GPU: a layer of 128 channels then takes 2 GB
 
-_thread = local()  # .alone: whether it has one image, and no other thread helps it
-
-
-class Convolution3x3(nn.Conv2d):
-    """A 3×3 convolution that keeps the size: [N, channels, H, W] → [N, out, H, W].
-
-    In `image_by_image` on a CPU, large images in float32 go through NNPACK. Its results are off by
-    up to 1e-4 where they are about 1: fifty times what torch's own are, a twentieth of what inputs
-    rounded as a GPU's TF32 rounds them make of it.
-    """
-
-    def __init__(self, channels: int, out: int) -> None:
-        super().__init__(channels, out, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self._pays(x):
-            return super().forward(x)
-        out: Tensor = torch._nnpack_spatial_convolution(x, self.weight, self.bias, 1)
-        return out
-
-    def _pays(self, x: Tensor) -> bool:
-        return (
-            not torch.compiler.is_compiling()
-            and getattr(_thread, "alone", False)
-            and x.dtype == self.weight.dtype == torch.float32
-            and min(x.shape[2:]) >= MIN_SIDE
-            and self.in_channels >= MIN_CHANNELS
-            and not torch.is_autocast_enabled("cpu")
-        )
+thread = local()  # .alone: whether it has one image and NNPACK, and no other thread helps it
 
 
 def image_by_image(
@@ -128,7 +97,7 @@ def _threads(count: int, process: int) -> ThreadPoolExecutor:
     def start() -> None:
         torch.set_num_threads(1)
         torch.get_num_threads()  # or the first layer would set what the process has
-        _thread.alone = nnpack
+        thread.alone = nnpack
         started.wait()
 
     torch.set_num_threads(1)

@@ -10,7 +10,7 @@ from cc_prep import extras
 from cc_prep.errors import UserError
 from cc_prep.manifest import Changes, Entities
 from cc_prep.manifest import load as load_manifest
-from pipelines.regions import changes_job, entities_job
+from pipelines import job_weights
 
 
 def test_a_missing_package_has_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,6 +37,6 @@ def test_jobs_ask_before_they_start(
     """Keeps away: a job that writes its folder, and whose workers only then lack a package."""
     monkeypatch.setitem(sys.modules, missing, None)
     manifest = load_manifest("synth", []).model_copy(update={section: value})
-    job = {"changes": changes_job, "entities": entities_job}[section]
+    find = {"changes": job_weights.of_segmenter, "entities": job_weights.of_regions}[section]
     with pytest.raises(UserError, match="which is not installed"):
-        job.find_weights(manifest)
+        find(manifest)

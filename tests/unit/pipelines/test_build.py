@@ -8,7 +8,7 @@ import pytest
 
 from cc_prep import manifest
 from cc_prep.formats import provenance, training_shards
-from pipelines import build
+from pipelines import job_weights
 from tests import small_backbones
 from tests.conftest import Command
 
@@ -77,4 +77,4 @@ def test_features_of_a_folder_are_recorded_without_its_place(
 def test_whether_a_network_runs(overrides: tuple[str, ...], makes: set[str], runs: bool) -> None:
     """Keeps away: shards of images alone that wait for a GPU and then use one core."""
     settings = manifest.load("synth", [*PLAIN, *overrides], None)
-    assert build._has_network(settings, frozenset(makes)) is runs
+    assert job_weights.runs_in_build(settings, frozenset(makes)) is runs

@@ -10,29 +10,28 @@ import pytest
 from rich.console import Console
 
 from pipelines import job
-from pipelines.plan import ShardPlan
+from pipelines.shards import PlannedShard
 from pipelines.state.journal import Done
-from pipelines.stored import whole_or_none
 from tests import fake_jobs, fakes
 
 
 @dataclass(frozen=True)
-class Derived(ShardPlan):
+class Derived(PlannedShard):
     """A shard made from another file, whose digest is `made_from`."""
 
     made_from: str = ""
 
-    def digest(self, count: int | None = None) -> str:
+    def digest(self) -> str:
         return self.made_from
 
-    def remaining(self, done: Done | None, retry_rejects: bool) -> Derived | None:
-        return whole_or_none(self, done, False, "pairs", retry_rejects)
+    def remaining(self, done: Done | None, retry_rejects: bool) -> PlannedShard | None:
+        return None if done is not None and done.input_digest == self.made_from else self
 
 
 def run(tmp_path: Path, *digests: str, pairs: int = 6) -> str:
     """What a job prints whose shards, of two pairs, are made from files of these digests."""
     shards = [
-        Derived(one.split, one.index, one.pairs, made_from=digest)
+        Derived(one.split, one.name, one.source, made_from=digest)
         for one, digest in zip(fakes.shards(pairs, 2), digests, strict=True)
     ]
     out = io.StringIO()

@@ -13,8 +13,9 @@ from rich.console import Console
 from cc_prep import manifest
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.records import ImagePair
-from pipelines import fingerprint, job, procap
-from pipelines.plan import ShardPlan
+from pipelines import fingerprint, job, jobs
+from pipelines.shards import of_pairs
+from pipelines.steps.procap import ImportFrames
 
 
 def test_a_sequence_of_another_length_is_rejected(tmp_path: Path) -> None:
@@ -23,7 +24,7 @@ def test_a_sequence_of_another_length_is_rejected(tmp_path: Path) -> None:
         for id, frames in (("1", 9), ("2", 5)):
             file[id] = np.zeros((frames, 3, 16, 16), np.uint8)
     settings = fingerprint.for_imported_sequences(manifest.load("own", root=str(tmp_path)), 3)
-    step = procap.ImportFrames(settings, str(tmp_path), "cpu")
+    step = ImportFrames(settings, {}, str(tmp_path), "cpu")
     good, bad = step([ImagePair("own", "train", id, "change", "b", "a") for id in ("1", "2")])
     assert isinstance(good, dict)
     assert isinstance(bad, RejectedPair)
@@ -40,7 +41,7 @@ def test_too_few_frames_for_the_keyframes_are_a_users_mistake(
     monkeypatch.setattr(fingerprint, "continue_from", lambda manifest, folder: manifest)
     request = job.Request(settings, str(tmp_path / "out"), ["train"], None, job.Options(), None)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"Lower keyframes\.k"):
-        procap.import_scores(request, str(tmp_path))
+        jobs.run("import-scores", request, str(tmp_path))
 
 
 def test_keyframes_are_checked_before_frames_are_written(tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_keyframes_are_checked_before_frames_are_written(tmp_path: Path) -> None
     settings = manifest.load("own", ["keyframes.k=2"], str(tmp_path))
     request = job.Request(settings, str(tmp_path / "out"), ["train"], None, job.Options(), None)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"Lower keyframes\.k"):
-        procap.import_frames(request, str(tmp_path))
+        jobs.run("import-frames", request, str(tmp_path))
 
 
 def test_one_sequence_is_not_taken_for_two_pairs(
@@ -61,13 +62,13 @@ def test_one_sequence_is_not_taken_for_two_pairs(
     with h5py.File(tmp_path / "own_videos.h5", "w") as file:
         file["1"] = np.zeros((9, 3, 16, 16), np.uint8)
     pairs = [ImagePair("own", split, "1", "change", "b", "a") for split in ("train", "val")]
-    shards = [ShardPlan(pair.split, 0, (pair,)) for pair in pairs]
-    monkeypatch.setattr(procap, "plan", lambda *arguments: shards)
+    shards = [of_pairs(pair.split, 0, [pair]) for pair in pairs]
+    monkeypatch.setattr(jobs, "plan", lambda *arguments: shards)
     settings = manifest.load("own", root=str(tmp_path))
     options = job.Options(dry_run=True)
     request = job.Request(settings, str(tmp_path / "out"), ["train", "val"], None, options, None)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="1 is the id of two pairs"):
-        procap.import_frames(request, str(tmp_path))
+        jobs.run("import-frames", request, str(tmp_path))
 
 
 def test_masks_that_are_not_taken_in_are_named(
@@ -82,6 +83,6 @@ def test_masks_that_are_not_taken_in_are_named(
     console = Console(file=out, width=500)
     request = job.Request(settings, str(tmp_path / "out"), ["train"], None, job.Options(), console)
     monkeypatch.setattr(job, "run", lambda spec, options, console: None)
-    procap.import_frames(request, str(tmp_path))
+    jobs.run("import-frames", request, str(tmp_path))
     line = "the masks of 1 pair are not taken in: ProCap's files hold frames alone\n"
     assert out.getvalue() == line

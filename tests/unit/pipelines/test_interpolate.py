@@ -17,7 +17,9 @@ from cc_prep.errors import UserError
 from cc_prep.manifest import Interpolate, Manifest
 from cc_prep.models.vfiformer import network
 from cc_prep.steps import interpolation
-from pipelines import actors, interpolate
+from pipelines import job_weights
+from pipelines.steps import base
+from pipelines.steps.interpolate import Interpolate as Step
 
 
 class Grey:
@@ -50,10 +52,10 @@ def test_a_new_network_s_weights_are_found_and_loaded(
     """Keeps away: a second network for which the jobs have to be edited, because they ask for the
     name `rife`."""
     threads: list[int] = []
-    monkeypatch.setattr(actors, "use_threads", lambda count, tf32: threads.append(count))
-    digests = interpolate.find_weights(dataset)
+    monkeypatch.setattr(base, "use_threads", lambda count, tf32: threads.append(count))
+    digests = job_weights.of_interpolator(dataset)
     assert [name.partition("@")[0] for name in digests] == ["grey.safetensors"]
-    step = actors.Interpolate(dataset, digests, "cpu")
+    step = Step(dataset, digests, "cpu")
     assert step.meta["weights"] in digests
     ends = np.zeros((1, 2, 2, 3), np.uint8)
     assert step.interpolator.sequence(ends, ends, 1)[0, :, 0, 0, 0].tolist() == [0, 9, 0]
@@ -65,12 +67,12 @@ def test_a_new_network_s_weights_are_found_and_loaded(
 def test_weights_of_another_network_are_refused(dataset: Manifest, tmp_path: Path) -> None:
     save_file({"other": torch.zeros(1)}, tmp_path / "grey.safetensors")
     with pytest.raises(UserError, match="these are no grey weights: no level in them"):
-        interpolate.find_weights(dataset)
+        job_weights.of_interpolator(dataset)
 
 
 def test_a_method_without_weights_needs_none() -> None:
     loaded = manifest.load("synth", ["interpolate.method=dis"], "data")
-    assert interpolate.find_weights(loaded) == {}
+    assert job_weights.of_interpolator(loaded) == {}
 
 
 def test_named_weights_of_another_network_are_refused_before_they_are_fetched(
@@ -80,7 +82,7 @@ def test_named_weights_of_another_network_are_refused_before_they_are_fetched(
     monkeypatch.setattr(weights, "locate", lambda name: pytest.fail(f"{name} was fetched"))
     loaded = manifest.load("synth", ["interpolate.method=vfiformer-small"], "data")
     with pytest.raises(UserError, match=r"small takes no weights named rife-v4\.0"):
-        interpolate.find_weights(loaded)
+        job_weights.of_interpolator(loaded)
 
 
 def test_vfiformer_in_its_job(
@@ -97,11 +99,11 @@ def test_vfiformer_in_its_job(
     loaded = manifest.load("synth", [f"interpolate.{value}" for value in settings], str(synth_root))
     loaded = loaded.model_copy(update={"image_size": 48})
     pairs = list(datasets.pairs(loaded, "train"))[:3]
-    digests = interpolate.find_weights(loaded)
-    in_one = actors.Interpolate(loaded, digests, "cpu")
+    digests = job_weights.of_interpolator(loaded)
+    in_one = Step(loaded, digests, "cpu")
     assert in_one.pairs_per_batch == 1
     samples = [in_one([pair])[0] for pair in pairs]
-    assert [actors.Interpolate(loaded, digests, "cpu")([pair])[0] for pair in pairs] == samples
+    assert [Step(loaded, digests, "cpu")([pair])[0] for pair in pairs] == samples
     assert in_one.meta == {
         "method": "vfiformer", "depth": 1, "weights": next(iter(digests))
     }  # fmt: skip

@@ -23,9 +23,9 @@ from cc_prep.formats import provenance, rejects, sequences, training_shards
 from pipelines import engine, estimates, job
 from pipelines.cluster.pool import Resources
 from pipelines.job import JobSpec, Options, Summary
+from pipelines.shards import PlannedShard
 from pipelines.state import lock
 from pipelines.state.journal import Done, State
-from pipelines.step import Shard
 from tests import fake_jobs, fakes
 
 
@@ -366,7 +366,7 @@ def test_a_shard_that_does_not_come_back_is_named(
     """Keeps away: shards that are lost without a word, and exit code 0."""
     whole = engine.run
 
-    def forgetful(shards: list[Shard], *arguments: Any) -> Iterator[Done]:
+    def forgetful(shards: list[PlannedShard], *arguments: Any) -> Iterator[Done]:
         yield from whole(shards[:1], *arguments)
 
     monkeypatch.setattr(engine, "run", forgetful)

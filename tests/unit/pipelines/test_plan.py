@@ -15,9 +15,9 @@ from cc_prep.errors import UserError
 from cc_prep.formats.rejects import Reject
 from cc_prep.records import ImagePair
 from pipelines import plan as planning
-from pipelines.plan import ShardPlan, ordered, plan
+from pipelines.plan import ordered, plan
+from pipelines.shards import PlannedShard, of_pairs, remaining
 from pipelines.state.journal import Done
-from pipelines.step import remaining
 from tests import fakes
 
 IDS = st.lists(st.text(min_size=1, max_size=8), max_size=30, unique=True)
@@ -54,7 +54,7 @@ def test_every_pair_is_in_one_shard(synth_root: Path, size: int, limit: int | No
     assert plan(settings, settings.splits, limit) == shards
     for split in settings.splits:
         mine = [shard for shard in shards if shard.split == split]
-        assert [shard.index for shard in mine] == list(range(len(mine)))
+        assert [shard.source.index for shard in mine] == list(range(len(mine)))
         assert all(len(shard.pairs) == size for shard in mine[:-1])
         keys = [pair.key for shard in mine for pair in shard.pairs]
         assert len(keys) == len(set(keys))
@@ -80,13 +80,13 @@ def test_pairs_are_copied_once_however_many_shards(
     assert copied == [slice(None, 3)]
 
 
-def done(shard: ShardPlan, count: int | None = None, rejects: int = 0) -> Done:
+def done(shard: PlannedShard, count: int | None = None, rejects: int = 0) -> Done:
     pairs = count or len(shard.pairs)
     reject = Reject("k", "i", "s", "change", shard.name, "r", "m")
     return Done(
         shard.name,
         pairs,
-        shard.digest(count),
+        shard.source.digest(count),
         samples=1,
         bytes=1,
         sha256="s",
@@ -124,16 +124,16 @@ def test_a_restored_video_is_named_as_the_reason(tmp_path: Path, video_root: Pat
 def test_changed_data_is_refused() -> None:
     """Keeps away: shards of which half were made from other captions."""
     shard = fakes.shards(4, 4)[0]
-    other = ShardPlan("train", 0, tuple(fakes.pair(i + 1) for i in range(4)))
+    other = of_pairs("train", 0, [fakes.pair(i + 1) for i in range(4)])
     with pytest.raises(UserError, match=r"changed since .* or it was made from sequences"):
         remaining([other], {shard.name: done(shard)}, False)
     with pytest.raises(UserError, match="larger --limit"):
-        remaining([ShardPlan("train", 0, shard.pairs[:2])], {shard.name: done(shard)}, False)
+        remaining([of_pairs("train", 0, shard.pairs[:2])], {shard.name: done(shard)}, False)
 
 
 def test_survives_json() -> None:
     shard = fakes.shards(3, 3)[0]
-    assert ShardPlan.from_json(shard.to_json()) == shard
+    assert PlannedShard.from_json(shard.to_json()) == shard
 
 
 def test_the_order_stays_as_it_is() -> None:
@@ -161,7 +161,7 @@ def test_a_shard_grows_by_its_limit_alone(monkeypatch: pytest.MonkeyPatch) -> No
         assert sum(shard.count for shard in some) == min(limit, 10)
         for shard, full in zip(some, whole, strict=False):
             assert shard.pairs == full.pairs[: shard.count]
-            assert shard.digest() == full.digest(shard.count)
+            assert shard.digest() == full.source.digest(shard.count)
         assert all(shard.count == 4 for shard in some[:-1])
 
 
@@ -182,5 +182,6 @@ def test_any_changed_pair_changes_the_digest() -> None:
     for field in ("before", "after", "captions", "kind", "id"):
         value = ("other",) if field == "captions" else "other"
         pairs = (shard.pairs[0], replace(shard.pairs[1], **{field: value}), shard.pairs[2])
-        assert replace(shard, pairs=pairs).digest() != shard.digest(), field
-        assert replace(shard, pairs=pairs).digest(1) == shard.digest(1)
+        changed = replace(shard.source, pairs=pairs)
+        assert changed.digest() != shard.digest(), field
+        assert changed.digest(1) == shard.source.digest(1)

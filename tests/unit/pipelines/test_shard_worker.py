@@ -13,12 +13,10 @@ from cc_prep.errors import JobFailed, Reason, RejectedPair
 from cc_prep.formats import sequences
 from cc_prep.formats.tar import read_shard
 from cc_prep.formats.training_shards import FORMAT
-from pipelines.plan import ShardPlan
 from pipelines.shard_worker import ShardWorker
-from pipelines.state import pace
-from pipelines.state.journal import Done, Journal, State
-from pipelines.state.opening import open_journal
-from pipelines.state.pace import Pace
+from pipelines.shards import PlannedShard
+from pipelines.state import journal as journal_module
+from pipelines.state.journal import Done, Journal, Pace, State, open_journal
 from pipelines.state.run import RunInfo
 from tests import fakes
 
@@ -32,7 +30,7 @@ def with_step(step: fakes.NumberStep, run: str = "run") -> ShardWorker:
     return ShardWorker(lambda device: step, RunInfo(step.folder, run, sequences.FORMAT, "cpu"))
 
 
-def work(worker: ShardWorker, shard: ShardPlan) -> tuple[list[int], Done]:
+def work(worker: ShardWorker, shard: PlannedShard) -> tuple[list[int], Done]:
     rows = {"shard": [json.dumps(shard.to_json())]}
     answer = worker(rows)
     assert answer["broken"] == [""]
@@ -54,11 +52,11 @@ def test_samples_and_rejects_in_order(tmp_path: Path, batch: int) -> None:
 
 
 def test_a_step_that_wants_to_know_is_told_what_will_come(tmp_path: Path) -> None:
-    class Expecting(fakes.NumberStep):
-        def upcoming(self, pairs: Sequence[fakes.ImagePair]) -> None:
+    class Prefetches(fakes.NumberStep):
+        def prefetch(self, pairs: Sequence[fakes.ImagePair]) -> None:
             self.expected = list(pairs)
 
-    step, shard = Expecting(str(tmp_path)), fakes.shards(3, 3)[0]
+    step, shard = Prefetches(str(tmp_path)), fakes.shards(3, 3)[0]
     work(with_step(step), shard)
     assert step.expected == list(shard.pairs)
 
@@ -100,7 +98,7 @@ def test_a_pair_too_large_alone_is_rejected(tmp_path: Path) -> None:
     assert [reject.reason for reject in done.rejects] == ["out of memory"] * 4
 
 
-def journal(shard: ShardPlan, run: str, in_flight: Sequence[int], **more: object) -> Journal:
+def journal(shard: PlannedShard, run: str, in_flight: Sequence[int], **more: object) -> Journal:
     keys = [fakes.pair(i).key for i in in_flight]
     return Journal(shard.name, run, "host", keys, **more)  # type: ignore[arg-type]
 
@@ -167,7 +165,7 @@ def test_nothing_is_kept_of_a_file_that_changed(tmp_path: Path) -> None:
 
 def test_what_is_seen_of_a_shard_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: progress that counts nothing, and a crash of which no pair is suspected."""
-    monkeypatch.setattr(pace, "MOST", 1)  # a fake takes no longer than its journal
+    monkeypatch.setattr(journal_module, "MAX_PAIRS", 1)  # a fake takes no longer than its journal
     [shard] = fakes.shards(5, 5)
     state = State(str(tmp_path))
     seen = []
@@ -320,7 +318,9 @@ def test_on_a_slow_store_the_journal_names_many_pairs_at_a_time(
         write(state, journal)
 
     monkeypatch.setattr(State, "write_journal", slow)
-    monkeypatch.setattr(Pace, "measured", lambda pace, *_: setattr(pace, "span", 4))
+    monkeypatch.setattr(
+        Pace, "measured", lambda pace, *_: setattr(pace, "pairs_per_journal_write", 4)
+    )
     [shard] = fakes.shards(10, 10)
     numbers, _ = work(worker(tmp_path), shard)
     assert numbers == list(range(10))

@@ -19,15 +19,13 @@ from cc_prep.formats.rejects import Reject
 from cc_prep.formats.tar import DamagedShard, write_shard
 from cc_prep.inspect import verification
 from cc_prep.records import FrameScores, FrameSequence
+from pipelines.shards import PlannedShard, Sequences, remaining
 from pipelines.state.journal import Done
-from pipelines.step import remaining
 from pipelines.stored import (
-    ShardFromSequences,
     finished_shards,
     note_what_is_missing,
     plan_from_sequences,
 )
-from pipelines.worker.shard_types import shard_from_json
 from tests import fakes
 
 SIZES = {"train-000000": 3, "train-000001": 2, "val-000000": 2}
@@ -79,8 +77,8 @@ def test_each_split_has_its_own_limit(
     assert {shard.name: shard.count for shard in shards} == expected
     for shard in shards:
         assert shard.digest() == sha256(f"s-{shard.name}:{shard.count}")
-        assert (shard.split, shard.scores) == (shard.name.split("-")[0], None)
-        assert shard.sequences == f"{sequences_folder}/{shard.name}.tar"
+        assert (shard.split, shard.source.scores) == (shard.name.split("-")[0], None)
+        assert shard.source.path == f"{sequences_folder}/{shard.name}.tar"
 
 
 def test_other_splits_are_left_out(sequences_folder: str) -> None:
@@ -132,7 +130,7 @@ def test_scores_take_part_in_the_digest(sequences_folder: str, tmp_path: Path) -
     for shard in plan_from_sequences(sequences_folder, ["train", "val"], None, folder):
         sequence_digest = sha256(f"s-{shard.name}:{shard.count}")
         assert shard.digest() == sha256(f"{sequence_digest}:t-{shard.name}")
-        assert shard.scores == f"{folder}/{shard.name}.parquet"
+        assert shard.source.scores == f"{folder}/{shard.name}.parquet"
 
 
 def test_scores_are_of_the_whole_shard_or_of_a_part(sequences_folder: str, tmp_path: Path) -> None:
@@ -198,13 +196,14 @@ def test_each_sequence_comes_with_its_own_scores(tmp_path: Path) -> None:
         for i in (2, 0):
             row = scores.encode(frame_scores(i), np.zeros(3), [0], "x", "y")
             rows.add(fakes.pair(i).key, row)
-    shard = ShardFromSequences("train", "a", 2, "d", path, table)
+    shard = PlannedShard("train", "a", Sequences(path, 2, "d", table))
     first, second = shard.items()
     assert first.scores is not None
     assert (first.scores.bef_inter_sim == 0).all()
     assert (second.key, second.scores) == (fakes.pair(1).key, None)
-    assert [s.scores for s in ShardFromSequences("train", "a", 2, "d", path).items()] == [None] * 2
-    *_, third = ShardFromSequences("train", "a", 3, "d", path, table).items()
+    unscored = PlannedShard("train", "a", Sequences(path, 2, "d"))
+    assert [s.scores for s in unscored.items()] == [None] * 2
+    *_, third = PlannedShard("train", "a", Sequences(path, 3, "d", table)).items()
     assert third.scores is not None
     assert (third.scores.bef_inter_sim == 2).all()
 
@@ -220,7 +219,7 @@ def test_a_stored_shard_that_changed_is_refused(tmp_path: Path) -> None:
         writer.add(key, sequences.encode(frames, "jpg", 90, {}))
         rows.add(key, scores.encode(frame_scores(0), np.zeros(3), [0], "x", "y"))
     digests = {path: of_frames.sha256, table: of_scores.sha256}
-    stored = ShardFromSequences("train", "a", 1, "d", path, table, digests=digests)
+    stored = PlannedShard("train", "a", Sequences(path, 1, "d", table, digests=digests))
     assert [item.key for item in stored.items()] == [key]
     for file in (Path(path), Path(table)):
         whole = file.read_bytes()
@@ -240,14 +239,14 @@ def test_damaged_scores_are_named_by_their_key(tmp_path: Path) -> None:
         writer.add(key, sequences.encode(frames, "png", 90, {}))
         rows.add(key, row)
     with pytest.raises(DamagedShard, match=f"{key}: its scores are not captions × frames"):
-        list(ShardFromSequences("train", "a", 1, "d", path, table).items())
+        list(PlannedShard("train", "a", Sequences(path, 1, "d", table)).items())
     [fault] = verification._score_faults(key, row, 3, "png")
     assert fault.startswith(f"{key}: its scores")
 
 
 def test_what_is_made_anew() -> None:
     """Keeps away: a shard that is kept though its sequences changed, or made again for nothing."""
-    shard = ShardFromSequences("train", "a", 2, "d", "a.tar")
+    shard = PlannedShard("train", "a", Sequences("a.tar", 2, "d"))
     reject = Reject("k", "i", "s", "change", "a", "r", "m")
 
     def left(digest: str, rejects: int, retry: bool) -> list[object]:
@@ -263,10 +262,10 @@ def test_what_is_made_anew() -> None:
 
 def test_both_kinds_of_shards_survive_json() -> None:
     """Keeps away: a worker that takes one kind of shard for the other."""
-    stored = ShardFromSequences("train", "a", 2, "d", "a.tar", "a.parquet")
-    assert shard_from_json(stored.to_json()) == stored
+    stored = PlannedShard("train", "a", Sequences("a.tar", 2, "d", "a.parquet"))
+    assert PlannedShard.from_json(stored.to_json()) == stored
     [planned] = fakes.shards(3, 3)
-    assert shard_from_json(planned.to_json()) == planned
+    assert PlannedShard.from_json(planned.to_json()) == planned
 
 
 def test_a_smaller_limit_does_not_shrink_a_finished_shard(sequences_folder: str) -> None:
@@ -291,4 +290,4 @@ def test_a_smaller_limit_does_not_shrink_a_finished_shard(sequences_folder: str)
     [shard] = plan_from_sequences(sequences_folder, ["train"], 2)
     fewer = {shard.name: Done(shard.name, 1, "of one", samples=1, bytes=1, sha256="", seconds=1.0)}
     assert remaining([shard], fewer, False) == [shard], "a larger one extends"
-    assert shard_from_json(shard.to_json()) == shard
+    assert PlannedShard.from_json(shard.to_json()) == shard

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,14 @@ from cc_prep import manifest
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, training_shards
 from cc_prep.inspect import verification
-from pipelines.build import build
-from pipelines.interpolate import interpolate
+from pipelines import jobs
 from pipelines.job import Options, Request
-from pipelines.regions.changes_job import changes
 from pipelines.state import sources
 from tests import fake_jobs
 
+interpolate, build_from_out, changes = (
+    partial(jobs.run, name) for name in ("interpolate", "build", "changes")
+)
 PLAIN = (
     *("image_size=32", "interpolate.method=crossfade", "interpolate.depth=0"),
     *("score.weights=none", "keyframes.k=0", "tokenize.weights=none"),
@@ -75,10 +77,6 @@ def job(tmp_path: Path, root: Path) -> Job:
         return out.getvalue()
 
     return run
-
-
-def build_from_out(request: Request) -> object:
-    return build(request, None)
 
 
 def test_limited_sequences_are_named(job: Job, tmp_path: Path) -> None:

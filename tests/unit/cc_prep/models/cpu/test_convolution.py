@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cc_prep.models.cpu import convolution
-from cc_prep.models.cpu.convolution import Convolution3x3, image_by_image
+from cc_prep.models.cpu.convolution import image_by_image
+from cc_prep.models.vqgan import Convolution3x3
 
 SIZE = (64, 60)
 

@@ -23,11 +23,11 @@ from cc_prep.errors import (
 from cc_prep.formats import sequences
 from cc_prep.formats.tar import read_shard
 from cc_prep.records import ImagePair
+from pipelines.overlap import read_ahead, stage_threads
 from pipelines.shard_worker import ShardWorker
-from pipelines.state import pace
+from pipelines.state import journal as journal_module
 from pipelines.state.journal import Done, Journal, State
 from pipelines.state.run import RunInfo
-from pipelines.worker.overlap import Pipeline
 from tests import fakes
 
 SECONDS = 60  # until a thread that nobody started is missed
@@ -201,8 +201,8 @@ def test_the_journal_names_all_that_is_touched(
         if touched & crashed.keys():
             assert set(journal.in_flight) == touched, "a suspect is alone"
 
-    monkeypatch.setattr(pace, "MOST", span)
-    monkeypatch.setattr(pace, "SHARE", 1e-12)
+    monkeypatch.setattr(journal_module, "MAX_PAIRS", span)
+    monkeypatch.setattr(journal_module, "SHARE", 1e-12)
     done, _ = work(tmp_path, Staged(watch=watch), "cuda")
     rejects = {reject.id: reject.reason for reject in done.rejects}
     assert rejects == {
@@ -221,19 +221,14 @@ def test_items_are_read_one_ahead_and_errors_keep_their_place() -> None:
             yield number
         raise ZeroDivisionError("damaged")
 
-    def pipeline(overlaps: bool) -> Pipeline:
-        return Pipeline(Staged, overlaps, lambda items, error: [], lambda: None, pace.Pace())
-
-    def take_all(line: Pipeline, received: list[object]) -> None:
-        for number in line.items(numbers()):  # type: ignore[arg-type]
-            received.append(number)
-            assert len(pulled) <= len(received) + line.overlaps
-
     for overlaps in (False, True):
         pulled.clear()
         received: list[object] = []
-        line = pipeline(overlaps)
-        with pytest.raises(ZeroDivisionError):
-            take_all(line, received)
+        with stage_threads(Staged(), overlaps) as threads:
+            ahead = read_ahead(numbers(), threads)  # type: ignore[arg-type]
+            for _ in range(3):
+                received.append(next(ahead))
+                assert len(pulled) <= len(received) + overlaps
+            with pytest.raises(ZeroDivisionError):
+                next(ahead)
         assert received == [0, 1, 2]
-        line.close()

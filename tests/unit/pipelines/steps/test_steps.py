@@ -12,11 +12,13 @@ from PIL import Image
 from cc_prep import manifest, weights
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.media import images
+from cc_prep.numerics import use_threads
 from cc_prep.records import FrameSequence, ImagePair
 from cc_prep.steps.interpolation import check_truth
-from pipelines.actors import Interpolate, StepBase, use_threads
 from pipelines.fingerprint import with_absolute_paths
-from pipelines.worker.build_step import Build
+from pipelines.steps.base import StepBase
+from pipelines.steps.build import Build
+from pipelines.steps.interpolate import Interpolate
 from tests import small_weights
 
 
@@ -225,7 +227,7 @@ def test_frames_of_a_shard_are_expected_in_their_order(
     for method, truth in ((plain, [4]), (step(root, "interpolate.keep_truth=false"), [])):
         expected: list[str] = []
         monkeypatch.setattr(method.video_frames, "expect", expected.extend)
-        method.upcoming([pair("a", "b"), video])
+        method.prefetch([pair("a", "b"), video])
         assert expected == [f"{root}/v.mp4#frame={number}" for number in (8, 0, *truth)]
     read: list[tuple[str, int | None]] = []
     monkeypatch.setattr(plain.video_frames, "read", lambda path, size: read.append((path, size)))

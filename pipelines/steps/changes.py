@@ -11,12 +11,13 @@ from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Interpolate as InterpolateSettings
 from cc_prep.manifest import Manifest
+from cc_prep.numerics import use_threads
 from cc_prep.records import ImagePair
 from cc_prep.steps import changes
 from cc_prep.steps.changes import segmenters
 from cc_prep.weights.folders import identify
-from pipelines.actors import DecodedPair, Digests, Interpolate, StagedStep, use_threads
-from pipelines.step import Members, unless_rejected
+from pipelines.steps.base import Digests, Members, StagedStep, map_accepted
+from pipelines.steps.interpolate import DecodedPair, Interpolate
 
 Item = ImagePair | StoredSequence
 
@@ -29,9 +30,9 @@ class PairReader:
         images_alone = manifest.model_copy(update={"interpolate": settings})
         self._pairs = Interpolate(images_alone, {}, "cpu", with_truth=False)
 
-    def upcoming(self, pairs: Sequence[ImagePair]) -> None:
-        """Announces pairs that will be read; see `Interpolate.upcoming`."""
-        self._pairs.upcoming(pairs)
+    def prefetch(self, pairs: Sequence[ImagePair]) -> None:
+        """Announces pairs that will be read; see `Interpolate.prefetch`."""
+        self._pairs.prefetch(pairs)
 
     def read(self, items: Sequence[Item]) -> list[DecodedPair | RejectedPair]:
         """Each item's two images, or why it is rejected."""
@@ -53,9 +54,9 @@ class StepOnImages(StagedStep):
         super().__init__(manifest, digests, device)
         self.reader = PairReader(manifest)
 
-    def upcoming(self, pairs: Sequence[ImagePair]) -> None:
-        """Announces pairs that will be read; see `Interpolate.upcoming`."""
-        self.reader.upcoming(pairs)
+    def prefetch(self, pairs: Sequence[ImagePair]) -> None:
+        """Announces pairs that will be read; see `Interpolate.prefetch`."""
+        self.reader.prefetch(pairs)
 
 
 class FindChanges(StepOnImages):
@@ -81,13 +82,13 @@ class FindChanges(StepOnImages):
         """The changes found in the pairs whose images were read."""
         if self.settings.segmenter == "sam":
             use_threads(self.settings.threads)
-        return unless_rejected(self._change, inputs)
+        return map_accepted(self._change, inputs)
 
     def encode(
         self, items: Sequence[Item], computed: Sequence[FoundChange | RejectedPair]
     ) -> list[Members | RejectedPair]:
         """The found changes as members of a tar."""
-        return unless_rejected(_members, computed, items)
+        return map_accepted(_members, computed, items)
 
     def _change(self, images: DecodedPair) -> FoundChange:
         return changes.find(images.before, images.after, self.settings, self.segmenter)

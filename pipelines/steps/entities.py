@@ -14,15 +14,17 @@ from cc_prep.formats.region_features import RegionRow
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest
+from cc_prep.numerics import use_threads
 from cc_prep.records import ImagePair
 from cc_prep.steps.entities import phrases, regions, texts
 from cc_prep.steps.entities.retrieval import ByNeighbours, ByText, RegionVectors, Retriever
 from cc_prep.weights.folders import identify
-from pipelines.actors import DecodedPair, Digests, StepBase, use_threads
-from pipelines.regions.changes_step import StepOnImages
-from pipelines.regions.findings import WithFindings
-from pipelines.regions.shards import TRAIN
-from pipelines.step import Sample, unless_rejected
+from pipelines.shards import WithFindings
+from pipelines.steps.base import Digests, Sample, StepBase, map_accepted
+from pipelines.steps.changes import StepOnImages
+from pipelines.steps.interpolate import DecodedPair
+
+TRAIN = "train"  # the split whose captions and regions may be looked at
 
 
 class VectorsOfRegions(StepOnImages):
@@ -50,13 +52,13 @@ class VectorsOfRegions(StepOnImages):
     ) -> list[RegionRow | RejectedPair]:
         """The rows of the pairs whose images were read."""
         use_threads(self.settings.threads)
-        return unless_rejected(self._row, inputs, items)
+        return map_accepted(self._row, inputs, items)
 
     def encode(
         self, items: Sequence[WithFindings], computed: Sequence[RegionRow | RejectedPair]
     ) -> list[Sample | RejectedPair]:
         """The rows without their keys."""
-        return unless_rejected(RegionRow.encode, computed)
+        return map_accepted(RegionRow.encode, computed)
 
     def _row(self, images: DecodedPair, item: WithFindings) -> RegionRow | RejectedPair:
         if item.change is None:

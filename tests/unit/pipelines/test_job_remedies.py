@@ -14,9 +14,10 @@ from cc_prep.errors import FileRefused
 from pipelines import engine, job
 from pipelines.cluster.pool import Pool
 from pipelines.shard_worker import ShardWorker
+from pipelines.shards import PlannedShard
 from pipelines.state.journal import Done
 from pipelines.state.run import RunInfo
-from pipelines.step import MakeStep, Shard
+from pipelines.steps.base import MakeStep
 from tests import fake_jobs
 
 
@@ -26,7 +27,7 @@ def workers_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_jobs.work_in_this_process(monkeypatch)
 
     def run(
-        shards: list[Shard], make_step: MakeStep, run_info: RunInfo, pool: Pool
+        shards: list[PlannedShard], make_step: MakeStep, run_info: RunInfo, pool: Pool
     ) -> Iterator[Done]:
         worker = ShardWorker(make_step, run_info)
         for shard in shards:

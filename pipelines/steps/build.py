@@ -17,9 +17,10 @@ from cc_prep.records import FrameScores, FrameSequence, ImagePair
 from cc_prep.steps import confidence
 from cc_prep.steps.imported_features import UNKNOWN, FeatureFiles
 from cc_prep.steps.pair_checks import check_keyframes
-from pipelines.actors import Digests, Interpolate, Score, StagedStep, decoded
-from pipelines.regions.findings import WithFindings, add_to
-from pipelines.step import Members, unless_rejected
+from pipelines.shards import WithFindings, unwrap
+from pipelines.steps.base import Digests, Members, StagedStep, map_accepted
+from pipelines.steps.interpolate import Interpolate
+from pipelines.steps.score import Score, decoded
 
 Items = Sequence[ImagePair] | Sequence[StoredSequence] | Sequence[WithFindings]
 Encode = Callable[[], Members]
@@ -77,33 +78,33 @@ class Build(StagedStep):
                 settings.mirrored,
             )
 
-    def upcoming(self, pairs: Sequence[ImagePair]) -> None:
-        """Announces pairs that will be read; see `Interpolate.upcoming`."""
+    def prefetch(self, pairs: Sequence[ImagePair]) -> None:
+        """Announces pairs that will be read; see `Interpolate.prefetch`."""
         if self.interpolate is not None:
-            self.interpolate.upcoming(pairs)
+            self.interpolate.prefetch(pairs)
 
     def read(self, items: Items) -> list[Any]:
         """Each item's images or frames, or why it is rejected."""
         if self.interpolate is None:
-            return [decoded(stored, with_masks=True) for stored in _stored(items)]
-        return self.interpolate.read(_pairs(items))
+            return [decoded(stored, with_masks=True) for stored in map(unwrap, items)]
+        return self.interpolate.read([unwrap(item) for item in items])
 
     def compute(self, items: Items, inputs: list[Any]) -> list[Encode | RejectedPair]:
         """Runs all networks on items that were read; a function for each that encodes it."""
         if self.interpolate is not None:
-            computed = self.interpolate.compute(_pairs(items), inputs)
-            return unless_rejected(self._interpolated, computed)
+            computed = self.interpolate.compute([unwrap(item) for item in items], inputs)
+            return map_accepted(self._interpolated, computed)
 
         def sample(sequence: FrameSequence, stored: StoredSequence) -> Encode | RejectedPair:
             return self._sample(sequence, stored.scores, stored.meta.get("interpolator", {}))
 
-        return unless_rejected(sample, inputs, _stored(items))
+        return map_accepted(sample, inputs, map(unwrap, items))
 
     def encode(
         self, items: Items, computed: list[Encode | RejectedPair]
     ) -> list[Members | RejectedPair]:
         """The samples as members of a tar."""
-        return unless_rejected(_members, computed, items)
+        return map_accepted(_members, computed, items)
 
     def _interpolated(self, sequence: FrameSequence) -> Encode | RejectedPair:
         assert self.interpolate is not None
@@ -199,16 +200,4 @@ class Build(StagedStep):
 
 def _members(encode: Encode, item: ImagePair | StoredSequence | WithFindings) -> Members:
     members = encode()
-    return add_to(members, item) if isinstance(item, WithFindings) else members
-
-
-def _stored(items: Items) -> list[StoredSequence]:
-    return [item for item in map(_bare, items) if isinstance(item, StoredSequence)]
-
-
-def _pairs(items: Items) -> list[ImagePair]:
-    return [item for item in map(_bare, items) if isinstance(item, ImagePair)]
-
-
-def _bare(item: ImagePair | StoredSequence | WithFindings) -> ImagePair | StoredSequence:
-    return item.item if isinstance(item, WithFindings) else item
+    return item.add_to(members) if isinstance(item, WithFindings) else members

@@ -11,11 +11,10 @@ import pytest
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import sequences
 from cc_prep.formats.tar import DamagedShard
-from pipelines.shard_worker import ShardWorker
+from pipelines.shard_worker import ShardWorker, explained
+from pipelines.shards import PlannedShard, Sequences
 from pipelines.state.journal import State
 from pipelines.state.run import RunInfo
-from pipelines.stored import ShardFromSequences
-from pipelines.worker.file_errors import explained
 from tests import fakes
 
 AGAIN = "or run the job that wrote it again"
@@ -63,6 +62,6 @@ def test_an_input_shard_that_is_not_whole_is_named(tmp_path: Path, damaged: bool
     State(str(tmp_path)).write_run("run")
     run_info = RunInfo(str(tmp_path), "run", sequences.FORMAT, "cpu")
     worker = ShardWorker(lambda device: fakes.NumberStep(str(tmp_path)), run_info)
-    shard = ShardFromSequences("train", "train-000000", 2, "digest", str(path))
+    shard = PlannedShard("train", "train-000000", Sequences(str(path), 2, "digest"))
     with pytest.raises(UserError, match=rf"{path}.*run the job that wrote it again$"):
         worker({"shard": [json.dumps(shard.to_json())]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,7 @@ import pytest
 
 from cc_prep.errors import UserError
 from cc_prep.formats import changes, entities, tar, training_shards
-from pipelines.plan import ShardPlan
-from pipelines.regions.findings import ShardWithFindings
-from pipelines.regions.shards import ShardOfRegions
-from pipelines.stored import ShardFromSequences
-from pipelines.worker.shard_types import shard_from_json
+from pipelines.shards import FindingFiles, Pairs, PlannedShard, Regions, Sequences
 from tests import fakes
 from tests.conftest import Command
 
@@ -149,7 +146,7 @@ def test_pairs_that_were_set_aside_have_no_findings(tmp_path: Path) -> None:
         writer.add(used, changes.encode({}, changes.FoundChange(8, 8, "fill")))
     with entities.write_shard(files["entities"]) as (writer, _):
         writer.add(used, entities.encode([], "lab"))
-    shard = ShardWithFindings(plan, "f" * 64, **files, rejected=(aside,))
+    shard = replace(plan, findings=FindingFiles("f" * 64, **files, rejected=(aside,)))
     of_pairs = {item.key: item for item in shard.items()}
     assert of_pairs[used].change is not None
     assert (of_pairs[aside].change, of_pairs[aside].entities) == (None, None)
@@ -161,7 +158,7 @@ def test_pairs_that_were_set_aside_have_no_findings(tmp_path: Path) -> None:
                 writer.add(used, item)
                 writer.add(aside, item)
         with pytest.raises(UserError, match=f"made of other pairs .{aside}"):
-            list(ShardWithFindings(plan, "f" * 64, **whole).items())
+            list(replace(plan, findings=FindingFiles("f" * 64, **whole)).items())
 
 
 def test_masks_are_decoded_one_at_a_time(tmp_path: Path) -> None:
@@ -176,7 +173,7 @@ def test_masks_are_decoded_one_at_a_time(tmp_path: Path) -> None:
             writer.add(item.key, members)
     tracemalloc.start()
     try:
-        for one in ShardWithFindings(plan, "f" * 64, path).items():
+        for one in replace(plan, findings=FindingFiles("f" * 64, path)).items():
             assert one.change is not None
             assert np.array_equal(one.change.change.mask, mask)
         assert tracemalloc.get_traced_memory()[1] < 32 * side * side
@@ -187,14 +184,16 @@ def test_masks_are_decoded_one_at_a_time(tmp_path: Path) -> None:
 def test_shards_pass_through_json() -> None:
     """Keeps away: a worker that gets a shard without the files that were planned for it."""
     plan = fakes.shards(2, 2)[0]
-    stored = ShardFromSequences("val", "val-000001", 2, "d" * 64, "s.tar")
+    stored = PlannedShard("val", "val-000001", Sequences("s.tar", 2, "d" * 64))
     for inner in (plan, stored):
-        shard = ShardWithFindings(inner, "f" * 64, "c.tar", "e.parquet", ("one", "other"))
-        assert shard_from_json(json.loads(json.dumps(shard.to_json()))) == shard
+        shard = replace(
+            inner, findings=FindingFiles("f" * 64, "c.tar", "e.parquet", ("one", "other"))
+        )
+        assert PlannedShard.from_json(json.loads(json.dumps(shard.to_json()))) == shard
         assert shard.digest() != inner.digest()
-    assert isinstance(shard_from_json(json.loads(json.dumps(plan.to_json()))), ShardPlan)
-    regions = ShardOfRegions("val", "val-000001", 2, "d" * 64, "r.parquet", limited=True)
-    assert shard_from_json(json.loads(json.dumps(regions.to_json()))) == regions
+    assert isinstance(PlannedShard.from_json(json.loads(json.dumps(plan.to_json()))).source, Pairs)
+    regions = PlannedShard("val", "val-000001", Regions("r.parquet", 2, "d" * 64, limited=True))
+    assert PlannedShard.from_json(json.loads(json.dumps(regions.to_json()))) == regions
 
 
 def test_other_findings_make_the_shard_anew() -> None:
@@ -202,7 +201,7 @@ def test_other_findings_make_the_shard_anew() -> None:
     from pipelines.state.journal import Done
 
     plan = fakes.shards(2, 2)[0]
-    shard = ShardWithFindings(plan, "f" * 64, "c.tar")
+    shard = replace(plan, findings=FindingFiles("f" * 64, "c.tar"))
     done = Done(
         shard.name,
         2,
@@ -216,5 +215,5 @@ def test_other_findings_make_the_shard_anew() -> None:
     )
     assert shard.remaining(done, False) is None
     assert shard.remaining(None, False) == shard
-    other = ShardWithFindings(plan, "e" * 64, "c.tar")
+    other = replace(plan, findings=FindingFiles("e" * 64, "c.tar"))
     assert other.remaining(done, False) == other

@@ -1,1 +1,0 @@
-"""Inside a worker: its shards, the step of `build`, and the overlap of work on batches."""
