@@ -151,21 +151,20 @@ class Trainer:
         Raises:
             UserError: For that, and for a run with other settings.
         """
-        checkpoint, before = self.ranks.broadcast_from_rank0(
+        checkpoint, self.config = self.ranks.broadcast_from_rank0(
             lambda: self._decide(resume_mode), checkpoints.to_send
         )
         if checkpoint is None:
             return 0
-        self.config = {**self.config, origin.INIT: before.get(origin.INIT)}
         tensors = self.ranks.broadcast_tensors(checkpoint.training, self.device)
         self._restore(checkpoint, tensors)
         source.restore(checkpoint.state.get("stream", {}))
         return checkpoint.step
 
     def _decide(self, resume_mode: str) -> tuple[Checkpoint | None, dict[str, Any]]:
-        """The checkpoint to resume from, on the first rank, and the settings that the run had.
+        """The checkpoint to resume from, on the first rank, and the run's settings from now on.
 
-        Its folder has the new settings then, which say of its start what those said.
+        They say of its start what those before said, and its folder has them then.
         """
         path = self.run / SETTINGS
         self._lock()
@@ -173,9 +172,7 @@ class Trainer:
         if path.exists() and resume_mode == "never":
             raise UserError(f"{self.run}: already holds a run", "Give another --out")
         checkpoint, self.damaged = checkpoints.read_last(self.run)
-        before: dict[str, Any] = {}
-        if path.exists():
-            before = resume.read_settings(path)
+        before = resume.read_settings(path) if path.exists() else {}
         config = self.config
         if checkpoint is not None:  # without one, no step is of the settings of before
             resume.check_same(before, config, self.run, self.speed)
@@ -184,7 +181,7 @@ class Trainer:
             config = {**config, origin.INIT: before.get(origin.INIT)}
         if checkpoint is None or checkpoint.step < self.settings.steps:
             storage.write_json(str(path), config)  # of a finished run they stay what was trained
-        return checkpoint, before
+        return checkpoint, config
 
     def _lock(self) -> None:
         """Takes the lock of the run's folder. Raises UserError while another training has it."""
