@@ -25,13 +25,19 @@ def place_names() -> frozenset[str]:
     return frozenset({"tokenizer", *(key.rpartition(".")[2] for key in places)})
 
 
-def portable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with each path cut to its last part, relative ones too.
+def portable(settings: Any) -> Any:
+    """The settings, as JSON, with each path cut to its last part, relative ones too.
 
     Names stay, and so do addresses such as `s3://bucket/w.pt`.
     """
+    if isinstance(settings, (list, tuple)):
+        return [portable(one) for one in settings]
+    if not isinstance(settings, Mapping):
+        return settings
     return {
-        key: last_part(value) if key in place_names() and isinstance(value, str) else _inner(value)
+        key: last_part(value)
+        if key in place_names() and isinstance(value, str)
+        else portable(value)
         for key, value in settings.items()
     }
 
@@ -40,11 +46,3 @@ def shown(settings: Mapping[str, Any]) -> Any:
     """The settings as cards, pages and rows of the zoo show them: also without the absolute paths
     of any other key."""
     return values_without_folders(portable(settings))
-
-
-def _inner(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return portable(value)
-    if isinstance(value, (list, tuple)):
-        return [_inner(one) for one in value]
-    return value
