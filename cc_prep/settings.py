@@ -9,6 +9,7 @@ import os
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from itertools import pairwise
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -62,6 +63,19 @@ def _over(default: Any, value: Any) -> Any:
 
 
 S = TypeVar("S", bound=Section)
+T = TypeVar("T")
+
+
+class Role(Enum):
+    """What a setting says, if it does not decide the result."""
+
+    SPEED = "speed"  # time, memory, device, reports: the result is the same up to rounding
+    PLACE = "place"  # where a file of the user lies
+
+
+# The types of fields with a role, as in `threads: Speed[int] = 2`; `keys` finds them.
+Speed = Annotated[T, Role.SPEED]
+Place = Annotated[T, Role.PLACE]
 MAX_CHARACTERS = 1_000_000  # of a YAML file
 MAX_VALUES = 100_000
 MAX_DEPTH = 8  # of sections
@@ -295,19 +309,20 @@ def section(field: FieldInfo) -> type[Section] | None:
     return None
 
 
-def keys(model: type[Section], depth: int = MAX_DEPTH) -> list[str]:
+def keys(model: type[Section], depth: int = MAX_DEPTH, role: Role | None = None) -> list[str]:
     """The dotted keys of a section and of those within it.
 
     Args:
         depth: How many levels of sections are looked into.
+        role: Of the keys; None for all keys.
     """
     names = []
     for name, field in model.model_fields.items():
         inner = section(field)
-        if name != SOURCE:
+        if name != SOURCE and role in (None, *field.metadata):
             names.append(name)
         if inner is not None and depth > 1:
-            names += [f"{name}.{key}" for key in keys(inner, depth - 1)]
+            names += [f"{name}.{key}" for key in keys(inner, depth - 1, role)]
     return names
 
 

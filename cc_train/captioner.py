@@ -35,6 +35,29 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class Change:
+    """A change of an object, as a captioner that finds objects names it.
+
+    Boxes are left, top, right and bottom edge, as shares of the image's width and height.
+
+    Attributes:
+        kind: Such as "appeared", "disappeared" or "moved".
+        label: What changed; "" where it is not known.
+        before: Where it is in the image before; None where it is not there.
+        after: The same in the image after.
+        new: What it was replaced by; "" for other kinds.
+        score: How sure the captioner is of the label, 0 to 1; 0 without one.
+    """
+
+    kind: str
+    label: str
+    before: tuple[float, float, float, float] | None
+    after: tuple[float, float, float, float] | None
+    new: str = ""
+    score: float = 0.0
+
+
+@dataclass(frozen=True)
 class Caption:
     """A sentence about a pair.
 
@@ -50,6 +73,7 @@ class Caption:
             greedy sentences.
         attention: Where it looked for each word; None for systems that do not say it, and for beam
             search.
+        changes: Of the objects that the sentence names; None for systems that find none.
     """
 
     text: str
@@ -59,6 +83,7 @@ class Caption:
     ood_score: float | None = None
     confidence: float | None = None
     attention: Attention | None = None
+    changes: tuple[Change, ...] | None = None
 
     def __str__(self) -> str:
         return self.text

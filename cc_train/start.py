@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from cc_prep.errors import UserError
-from cc_prep.settings import Section
+from cc_prep.settings import Role, Section, keys
 from cc_train import distributed, systems
 from cc_train.runs import origin
 from cc_train.training.loop import fit
@@ -56,6 +56,7 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
             task.source,
             loop,
             config=config,
+            speed=keys(type(settings), role=Role.SPEED),
             files=task.files,
             run=request.run,
             resume=request.resume,

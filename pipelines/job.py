@@ -142,7 +142,7 @@ def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:
                 return _locked(spec, options, pool, console, held)
             finally:
                 engine.stop()  # the workers first: they may be at a file still
-                if not held.lost:
+                if not held.stolen:
                     storage.remove_temporaries(spec.folder)
     finally:
         engine.stop()
@@ -191,12 +191,12 @@ def _locked(
     if todo and spec.compute is not None:
         console.print(_compute(spec.compute, todo, pool))
     try:
-        with _and_then(lambda: None if held.lost else account.write(planned, record)):
+        with _finally_write(lambda: None if held.stolen else account.write(planned, record)):
             if todo:
                 with Watcher(state, plan, console, account.whole, pool.workers):
                     _run_workers(spec, todo, account, pool, console)
     except KeyboardInterrupt:
-        if held.lost:
+        if held.stolen:
             raise JobFailed(
                 f"{spec.folder}: this process was silent for so long that {held.taken_by} took over"
             ) from None
@@ -210,7 +210,7 @@ def _locked(
 
 
 @contextlib.contextmanager
-def _and_then(write: Callable[[], None]) -> Iterator[None]:
+def _finally_write(write: Callable[[], None]) -> Iterator[None]:
     """Calls `write` after the block, also after an error there, which stays the one to show.
 
     Raises what `write` raises, but after an error of the block.

@@ -14,7 +14,7 @@ shards                   samples, rejected, bytes, SHA-256, input digest and GPU
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from importlib import metadata
 from typing import Annotated, Any
 
@@ -152,12 +152,20 @@ def weights_at(record: dict[str, Any], name: str) -> str:
     return str(record.get("weight_files", {}).get(name, name))
 
 
-def differences(old: Any, new: Any, prefix: str = "") -> list[str]:
-    """Each key whose value differs, as `interpolate.depth: 3 → 2`."""
+def differences(old: Any, new: Any, prefix: str = "", *, free: Collection[str] = ()) -> list[str]:
+    """Each key whose value differs, as `interpolate.depth: 3 → 2`.
+
+    Args:
+        old, new: JSON values.
+        prefix: The dotted key that they are the values of.
+        free: Dotted keys whose values may differ.
+    """
+    if prefix in free:
+        return []
     if not isinstance(old, dict) or not isinstance(new, dict):
         return [] if old == new else [f"{prefix}: {old} → {new}"]
     lines = []
     for key in sorted(old.keys() | new.keys()):
         name = f"{prefix}.{key}" if prefix else str(key)
-        lines += differences(old.get(key), new.get(key), name)
+        lines += differences(old.get(key), new.get(key), name, free=free)
     return lines

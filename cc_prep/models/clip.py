@@ -160,20 +160,16 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         scaled = self.c_fc(x).mul_(1.702)
         if not torch.is_grad_enabled():
-            inferred: Tensor = self.c_proj(_gated(scaled, inplace=True))
+            inferred: Tensor = self.c_proj(F.silu(scaled, inplace=True).mul_(1 / 1.702))
             return inferred
         with recompute_in_backward(_gated, scaled) as gated:
             out: Tensor = self.c_proj(gated)
         return out
 
 
-def _gated(x: Tensor, inplace: bool = False) -> Tensor:
-    """QuickGELU, x · sigmoid(1.702 x), of 1.702 x: a tensor where written out it takes three.
-
-    Args:
-        inplace: Written over x, which must then be needed no more, and by no backward pass either.
-    """
-    return F.silu(x, inplace=inplace).mul_(1 / 1.702)
+def _gated(x: Tensor) -> Tensor:
+    """QuickGELU, x · sigmoid(1.702 x), of 1.702 x: a tensor where written out it takes three."""
+    return F.silu(x).mul_(1 / 1.702)
 
 
 class Block(nn.Module):

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cc_prep.errors import UserError
+from cc_prep.models.cpu import image_by_image
 
 SIDE = 416  # px of its images, which were trained on at this size
 # Of the blue, green and red channel of images in 0 … 255: it was trained on BGR.
@@ -148,7 +149,8 @@ class NanoDet(nn.Module):
         """
         height, width = images.shape[2:]
         size = torch.tensor((width, height, width, height), device=images.device)
-        scores, boxes = self(images)
+        outputs = image_by_image(lambda batch: torch.cat(self(batch), dim=2), images)
+        scores, boxes = outputs.split((len(CLASSES), 4), dim=2)
         return [
             _kept(of_image.cpu(), (places / size).clamp(0, 1).cpu(), min_score)
             for of_image, places in zip(scores, boxes, strict=True)

@@ -111,7 +111,7 @@ SHIPPED = {
         sha256="343438e8e0cd0e1a7ca916de1e5867971796cae3086a7ba762f7d44b6717b6c5",
         bytes=7_578_384,
         licence="Apache-2.0",
-        about="NanoDet-g (COCO), objects in photographs",
+        about="NanoDet-g (COCO), objects in photographs (docs/photos.md)",
     ),
 }
 

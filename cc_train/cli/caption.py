@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from cc_prep.terminal import echo
 from cc_train.cli.options import beams_option, device_option, shards_option
 
 if TYPE_CHECKING:
-    from cc_train.captioner import Caption, CaptionModel
+    from cc_train.captioner import Caption, CaptionModel, Change
     from cc_train.pretrained import Captioner
 
 
@@ -193,8 +194,21 @@ def _row(caption: Caption) -> dict[str, Any]:
     row: dict[str, Any] = {"caption": caption.text}
     if caption.confidence is not None:
         row["confidence"] = round(caption.confidence, 4)
+    if caption.changes is not None:
+        row["changes"] = [_change(one) for one in caption.changes]
     if caption.beams:
         row["beams"] = [{"caption": text, "score": score} for text, score in caption.beams]
+    return row
+
+
+def _change(change: Change) -> dict[str, Any]:
+    """A change as JSON: what is known of it, boxes as shares of the image's width and height."""
+    row = {name: value for name, value in asdict(change).items() if value}
+    for end in ("before", "after"):
+        if end in row:
+            row[end] = [round(edge, 4) for edge in row[end]]
+    if "score" in row:
+        row["score"] = round(row["score"], 4)
     return row
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from cc_prep.storage import sha256
 from cc_train.runs import checkpoints, run_folder
@@ -47,14 +46,3 @@ def _without_folders(path: Path) -> str:
 def start_in_words(start: Mapping[str, str] | None) -> str:
     """What a training started from, as messages and cards have it."""
     return "new weights" if start is None else f"{start['name']} (SHA-256 {start['sha256'][:12]})"
-
-
-def with_start_of(before: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that say of a run's start what its earlier ones did, which may be nothing."""
-    start = {INIT: before[INIT]} if INIT in before else {}
-    return {**without_start(settings), **start}
-
-
-def without_start(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that do not say what the training started from."""
-    return {name: value for name, value in settings.items() if name != INIT}

@@ -23,7 +23,6 @@ from cc_train.evaluation.rendered import fact_scores
 from cc_train.layers import named_weights
 from cc_train.runs import checkpoints, origin, portable_settings
 from cc_train.runs.stored_run import Run
-from cc_train.training import resume
 
 NAME = "README.md"
 KINDS = ("changed", "unchanged")
@@ -317,7 +316,7 @@ def _steps(stored: Run) -> str:
     if not loop or origin.IMPORTED in stored.settings:
         return "a number of steps that the run does not state"
     # Of all processes and micro-batches.
-    items = loop.get(resume.GLOBAL_BATCH_SIZE) or loop["batch_size"]
+    items = loop.get("global_batch_size") or loop["batch_size"]
     if not stored.step:  # exported before: the step is not known any more
         return f"the best of {loop['steps'] or 0:,} steps of {items}"
     text = f"{stored.step:,} steps of {items}"

@@ -3,7 +3,8 @@
 A system's module (its recipe) is imported only when it is used. It has
 
     Settings                      all settings, with defaults
-    prepare(settings, request)    → `cc_train.training.task.Task`: what is trained on what
+    prepare(settings, request)    → `cc_train.training.task.Task`: what is trained on what; these
+                                  two only if it is trained
     load(run, device)             → `cc_train.captioner.CaptionModel`; only if it is a captioner
     by_name(run)                  → files that `cc-train export --by-name` leaves out; optional
     imagine(run, pair, caption)   → the frames between two images; optional
@@ -34,10 +35,12 @@ class System:
         help: The help text of the command.
         valid: Whether it takes shards to validate on (--valid).
         ranks: Whether several processes can train it together.
+        pictures: For the report, the legend of the pictures of its validation.
+        attention: Whether captions have an attention map for each word.
+        imagines: Whether it draws frames between two images.
+        masks: Whether it predicts change masks.
         dry_run: The module whose `dry_run(settings)` estimates the cost of a training, as text.
-            Four are for the report: pictures, a legend of the pictures of its validation;
-            attention, whether captions have an attention map for each word; imagines, whether it
-            draws frames between two images; masks, whether it predicts change masks.
+        trains: Whether a command trains it.
     """
 
     name: str
@@ -50,6 +53,7 @@ class System:
     imagines: bool = False
     masks: bool = False
     dry_run: str = ""
+    trains: bool = True
 
 
 _SYSTEMS: dict[str, System] = {}
@@ -66,8 +70,8 @@ def register(system: System) -> None:
 
 
 def names() -> list[str]:
-    """The names of all systems, in the order in which they were registered."""
-    return list(_SYSTEMS)
+    """The names of all systems that are trained, in the order in which they were registered."""
+    return [name for name, system in _SYSTEMS.items() if system.trains]
 
 
 def get(name: str) -> System:
@@ -248,5 +252,14 @@ register(
           cc-train clip4idc --shards 'out/clevr/sequences/train-*.tar' --out runs/clip4idc
         """,
         valid=False,
+    )
+)
+register(
+    System(
+        "photos",
+        "cc_train.systems.photos.recipe",
+        "A captioner of photographs, which comes with the package as photos-mini.",
+        masks=True,
+        trains=False,
     )
 )

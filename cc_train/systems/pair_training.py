@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from cc_prep.formats.training_shards import Features
-from cc_prep.settings import Section
+from cc_prep.settings import Place, Section
 from cc_prep.unspaced import Words
 from cc_train.data import feature_statistics, split
 from cc_train.data.split import Split
@@ -42,7 +42,7 @@ LOOP = Loop(
 class PairSettings(Section):
     """Settings of all captioners of pairs."""
 
-    backbone_weights: str | None = None
+    backbone_weights: Place[str | None] = None
     """A file, or transformers' folder, for a backbone whose weights have no name here."""
     encoder: EncoderSettings = EncoderSettings()
     """The encoder of pairs."""
@@ -55,7 +55,7 @@ class PairSettings(Section):
     mirror: float = Field(0.0, ge=0, le=1)
     """The share of scenes that are seen mirrored; the shards need mirrored features
     (docs/features.md)."""
-    vocabulary: str | None = None
+    vocabulary: Place[str | None] = None
     """A file of words, such as ProCap's `word2idx.json`, in place of those of the training
     captions."""
     min_word_count: int = Field(1, ge=1)

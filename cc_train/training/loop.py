@@ -7,7 +7,7 @@ undisturbed one does.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -33,6 +33,7 @@ def fit(
     settings: Loop,
     *,
     config: Mapping[str, Any],
+    speed: Collection[str] = (),
     files: Mapping[str, bytes] | None = None,
     run: Path,
     resume: str,
@@ -48,11 +49,12 @@ def fit(
     Args:
         source: Gives each micro-batch of this rank by its number.
         config: All settings, written to the run folder and into the weights.
+        speed: The dotted keys in it with the role SPEED, which may differ when a run resumes.
         files: What the network needs besides, by name; also written to the run folder.
         resume: `auto` resumes from the last checkpoint, `never` refuses a folder that has a run.
         device: Of the objective.
     """
-    trainer = Trainer(objective, settings, config, run, ranks, device)
+    trainer = Trainer(objective, settings, config, run, ranks, device, speed)
     with trainer.held:
         start = trainer.prepare(resume, source)
         if ranks.is_main_process:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +12,13 @@ from cc_prep.formats.provenance import differences
 from cc_train.data.split import VALID_DIGEST
 from cc_train.runs import checkpoints, origin, run_folder
 
-# Settings that may differ when a run resumes. Those of NOTED change the steps that follow; a note
-# names them. The others change a step by rounding at most, but for dropout: another device,
-# `compile` and another size of the micro-batches draw other masks from the same seed. The division
-# of a step's batch is free as well: only `global_batch_size` counts.
-NOTED = ("steps", "epochs", "learning_rate")
-FREE_OF_LOOP = (
-    *NOTED, "batch_size", "grad_accum_steps", "compile", "device", "threads", "tf32",
-    "loader_workers", "log_every", "validate_every", "checkpoint_every", "keep_checkpoints",
-    "loggers",
-)  # fmt: skip
+# What may differ when a run resumes, besides settings with the role SPEED. Those change a step by
+# rounding at most, but for dropout: another device, `compile` and another size of the micro-batches
+# draw other masks from the same seed. `global_batch_size` counts, and not how a step is divided.
 FREE = (
-    *(f"loop.{name}" for name in FREE_OF_LOOP), "cache_mb", "max_activation_mb", "files",
-    f"samples.{VALID_DIGEST}",  # `_check_validation` compares it, with a clearer message
+    "loop.steps", "loop.epochs", "loop.learning_rate",  # for the steps to come; a note names them
+    "files", origin.INIT,  # `_check_start` compares the start
 )  # fmt: skip
-GLOBAL_BATCH_SIZE = "global_batch_size"
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -46,33 +38,28 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def check_same(before: Mapping[str, Any], now: Mapping[str, Any], run: Path) -> None:
+def check_same(
+    before: Mapping[str, Any], now: Mapping[str, Any], run: Path, speed: Collection[str] = ()
+) -> None:
     """Raises UserError where settings differ that change a step.
 
     Args:
         before: All settings that the run was trained with, as JSON.
         now: All settings of this training, as JSON.
         run: The run's folder.
+        speed: The dotted keys of those with the role SPEED.
     """
     _check_start(before, now, run)
-    old, new = origin.without_start(before), origin.without_start(now)
-    allowed = tuple(f"{name}:" for name in FREE)
-    changed = [line for line in differences(old, new) if not line.startswith(allowed)]
+    changed = differences(before, now, free={*FREE, *speed})
+    if [line.partition(":")[0] for line in changed] == [f"samples.{VALID_DIGEST}"]:
+        raise UserError(
+            f"{run} was validated on other pairs, and its best checkpoint chosen by them",
+            "Give the same --valid, or another --out",
+        )
     if changed:
         raise UserError(
             f"{run} was trained with other settings ({'; '.join(changed[:5])})",
             "Use the same settings and shards, or another --out",
-        )
-    _check_validation(old, new, run)
-
-
-def _check_validation(old: Mapping[str, Any], new: Mapping[str, Any], run: Path) -> None:
-    """Raises UserError for other pairs to validate on."""
-    before, now = (settings.get("samples", {}).get(VALID_DIGEST) for settings in (old, new))
-    if before != now:
-        raise UserError(
-            f"{run} was validated on other pairs, and its best checkpoint chosen by them",
-            "Give the same --valid, or another --out",
         )
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from cc_prep.devices import set_tf32
 from cc_prep.errors import UserError
 from cc_prep.models.cpu import has_bfloat16
-from cc_prep.settings import Section
+from cc_prep.settings import Section, Speed
 from cc_train.training.experiment_loggers import Name
 from cc_train.training.optim import Optimizer, Schedule
 
@@ -27,9 +27,9 @@ class Loop(Section):
     """Steps of the training."""
     epochs: float | None = Field(None, gt=0)
     """Epochs of the training; takes precedence over `steps`."""
-    batch_size: int = Field(16, ge=1)
+    batch_size: Speed[int] = Field(16, ge=1)
     """Items of a micro-batch of one process."""
-    grad_accum_steps: int = Field(1, ge=1)
+    grad_accum_steps: Speed[int] = Field(1, ge=1)
     """Micro-batches per step and process; 1 where the losses are over the whole batch: vqgan,
     clip4idc, scorer, and chain unless `losses.contrast` is 0."""
     global_batch_size: int | None = Field(None, ge=1)
@@ -66,27 +66,27 @@ class Loop(Section):
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Of the layers; the weights stay float32. `float16` has a scaled loss (docs/training.md,
     GPUs)."""
-    tf32: bool = False
+    tf32: Speed[bool] = False
     """On a GPU, products and convolutions in float32 may round their factors to TF32."""
-    compile: bool = False
+    compile: Speed[bool] = False
     """Use `torch.compile`; its speed was not measured."""
-    device: Device = "auto"
+    device: Speed[Device] = "auto"
     """`auto`: `cuda` where there is one."""
-    threads: int = Field(0, ge=0)
+    threads: Speed[int] = Field(0, ge=0)
     """Threads of torch on a CPU; 0 leaves torch's choice."""
-    loader_workers: int = Field(0, ge=0)
+    loader_workers: Speed[int] = Field(0, ge=0)
     """Processes that read ahead; on a GPU 2 or more."""
     seed: int = Field(0, ge=0, lt=2**32)
     """Of weights, order, masks and dropout."""
-    log_every: int = Field(20, ge=1)
+    log_every: Speed[int] = Field(20, ge=1)
     """Steps between two lines of the log."""
-    validate_every: int = Field(500, ge=1)
+    validate_every: Speed[int] = Field(500, ge=1)
     """Steps between two validations."""
-    checkpoint_every: int = Field(500, ge=1)
+    checkpoint_every: Speed[int] = Field(500, ge=1)
     """Steps between two checkpoints."""
-    keep_checkpoints: int = Field(2, ge=1)
+    keep_checkpoints: Speed[int] = Field(2, ge=1)
     """Checkpoints that are kept besides the best."""
-    loggers: tuple[Name, ...] = Field((), strict=False)
+    loggers: Speed[tuple[Name, ...]] = Field((), strict=False)
     """Services that get the metrics of the log too."""
 
     @property

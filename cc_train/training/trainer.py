@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
@@ -55,9 +55,10 @@ class Trainer:
     Made on all ranks together.
 
     Args:
-        config: All settings, as JSON; a run resumes only with the same, except for `resume.FREE`.
+        config: All settings, as JSON; a run resumes only with the same, but for `resume.FREE`.
         run: Its folder.
         device: Of the objective, `cpu` or `cuda`.
+        speed: The dotted keys in `config` with the role SPEED, which may differ as well.
         metrics: Of the last validation, by name.
         best: The step and the metrics of the best one.
         signals: Sums over all ranks of what each gave to the last step.
@@ -76,6 +77,7 @@ class Trainer:
         run: Path,
         ranks: Ranks = Ranks(),  # noqa: B008, it is frozen
         device: str = "cpu",
+        speed: Collection[str] = (),
     ) -> None:
         if objective.over == "batch" and settings.grad_accum_steps > 1:
             raise UserError(
@@ -83,7 +85,7 @@ class Trainer:
                 "Set loop.grad_accum_steps=1, or a larger loop.batch_size with global_batch_size",
             )
         self.objective, self.settings, self.run, self.ranks = objective, settings, run, ranks
-        self.config, self.device = json.loads(json.dumps(config)), device
+        self.config, self.device, self.speed = json.loads(json.dumps(config)), device, speed
         self._require_same()  # before tensors are exchanged, whose shapes follow from the samples
         self.optimisers = {
             phase: optim.build_optimizer(
@@ -149,21 +151,20 @@ class Trainer:
         Raises:
             UserError: For that, and for a run with other settings.
         """
-        checkpoint, before = self.ranks.broadcast_from_rank0(
+        checkpoint, self.config = self.ranks.broadcast_from_rank0(
             lambda: self._decide(resume_mode), checkpoints.to_send
         )
         if checkpoint is None:
             return 0
-        self.config = origin.with_start_of(before, self.config)
         tensors = self.ranks.broadcast_tensors(checkpoint.training, self.device)
         self._restore(checkpoint, tensors)
         source.restore(checkpoint.state.get("stream", {}))
         return checkpoint.step
 
     def _decide(self, resume_mode: str) -> tuple[Checkpoint | None, dict[str, Any]]:
-        """The checkpoint to resume from, on the first rank, and the settings that the run had.
+        """The checkpoint to resume from, on the first rank, and the run's settings from now on.
 
-        Its folder has the new settings then, which say of its start what those said.
+        They say of its start what those before said, and its folder has them then.
         """
         path = self.run / SETTINGS
         self._lock()
@@ -171,18 +172,16 @@ class Trainer:
         if path.exists() and resume_mode == "never":
             raise UserError(f"{self.run}: already holds a run", "Give another --out")
         checkpoint, self.damaged = checkpoints.read_last(self.run)
-        before: dict[str, Any] = {}
-        if path.exists():
-            before = resume.read_settings(path)
+        before = resume.read_settings(path) if path.exists() else {}
         config = self.config
         if checkpoint is not None:  # without one, no step is of the settings of before
-            resume.check_same(before, config, self.run)
+            resume.check_same(before, config, self.run, self.speed)
             self.before = before.get("loop", {})
             resume.check_steps(checkpoint.step, self.settings.steps, self.run)
-            config = origin.with_start_of(before, config)
+            config = {**config, origin.INIT: before.get(origin.INIT)}
         if checkpoint is None or checkpoint.step < self.settings.steps:
             storage.write_json(str(path), config)  # of a finished run they stay what was trained
-        return checkpoint, before
+        return checkpoint, config
 
     def _lock(self) -> None:
         """Takes the lock of the run's folder. Raises UserError while another training has it."""

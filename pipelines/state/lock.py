@@ -91,7 +91,7 @@ class Held:
         self.taken_by: Holder | None = None
 
     @property
-    def lost(self) -> bool:
+    def stolen(self) -> bool:
         return self.taken_by is not None
 
 
@@ -137,7 +137,7 @@ def locked(folder: str, when_lost: Callable[[], None] = lambda: None) -> Iterato
             while not stop.wait(HEARTBEAT_SECONDS):
                 # Neither a full disk nor a store that fails or refuses for a while ends it.
                 with contextlib.suppress(OSError, StoreFailed, UserError):
-                    if kernel is None and _is_lost(folder, me, held):
+                    if kernel is None and _is_stolen(folder, me, held):
                         when_lost()
                         return
                     now = replace(me, beat=time.time())
@@ -149,7 +149,7 @@ def locked(folder: str, when_lost: Callable[[], None] = lambda: None) -> Iterato
         def give_back() -> None:
             stop.set()
             thread.join()
-            if not held.lost and not (kernel is None and _is_lost(folder, me, held)):
+            if not held.stolen and not (kernel is None and _is_stolen(folder, me, held)):
                 storage.remove(_path(folder))
 
         try:
@@ -253,11 +253,11 @@ def _watch(folder: str, before: Holder | None) -> None:
             raise _at_work(folder, now)
 
 
-def _is_lost(folder: str, me: Holder, held: Held) -> bool:
+def _is_stolen(folder: str, me: Holder, held: Held) -> bool:
     now = _read(folder)
     if now is not None and now.id != me.id:
         held.taken_by = now
-    return held.lost
+    return held.stolen
 
 
 def _at_work(folder: str, other: Holder) -> UserError:

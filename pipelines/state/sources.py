@@ -6,8 +6,7 @@ splits     the manifest's
 settings   settings that decide the pairs' captions and masks; for a split file a digest per split
 
 The output of a job on sequences copies the entry of the sequences, so that a later job notices
-other settings, other splits and missing pairs. Folders of older versions have no such entry, and
-nothing is compared.
+other settings, other splits and missing pairs. Where a folder has no entry, nothing is compared.
 """
 
 from __future__ import annotations
@@ -109,16 +108,12 @@ def check_same(
     old = recorded.get("settings")
     if not old or not new:
         return
-    for section in SECTIONS:
-        defaults = Manifest.model_fields[section].default.model_dump(mode="json")
-        different = provenance.differences(
-            {**defaults, **old.get(section, {})}, new[section], section
+    different = provenance.differences(old, new, free={"split_file"})
+    if different:
+        raise UserError(
+            f"the pairs in {folder} were read with other settings ({'; '.join(different[:5])})",
+            "Use the same settings, or another --out for all steps",
         )
-        if different:
-            raise UserError(
-                f"the pairs in {folder} were read with other settings ({'; '.join(different[:5])})",
-                "Use the same settings, or another --out for all steps",
-            )
     changed = [
         split
         for split, digest in old.get("split_file", {}).items()

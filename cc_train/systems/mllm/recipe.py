@@ -15,7 +15,7 @@ from torch import nn
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.formats.training_shards import TrainingSample
-from cc_prep.settings import Section
+from cc_prep.settings import Place, Section
 from cc_prep.unspaced import Words
 from cc_train.captioner import Inputs
 from cc_train.data import feature_statistics, found_entities, order, shard_index, split
@@ -48,7 +48,7 @@ NO_LIMIT = 2**31  # of a context that the configuration does not bound
 class Model(Section):
     """The model to adapt."""
 
-    weights: str | None = None
+    weights: Place[str | None] = None
     """The folder of a model, as save_pretrained writes it, or a name that `cc-prep weights` lists.
     """
     family: str | None = None
@@ -63,7 +63,7 @@ class Model(Section):
     """`pasted`: both in one picture, side by side."""
     checkpointing: Literal["none", "non_reentrant", "reentrant"] = "none"
     """Other than `none`: layers are computed twice, to save memory."""
-    backbone_weights: str | None = None
+    backbone_weights: Place[str | None] = None
     """Of `lm`: a file, or transformers' folder, for a backbone whose weights have no name here."""
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.models.clip import count_layers
-from cc_prep.settings import Conflict, Section
+from cc_prep.settings import Conflict, Place, Section, Speed
 from cc_prep.weights.registry import read_tensors
 from cc_train.data import feature_statistics, image_pairs, order, shard_index, split
 from cc_train.data.collate import Reads
@@ -84,18 +84,18 @@ class Settings(Section):
     reference_quirks: bool = False
     """The encoder sees images in [0, 1], as in ProCap's code; only with `frames: pixels`. Stage 2
     follows its stage 1."""
-    cache_mb: int = Field(500, ge=0)
+    cache_mb: Speed[int] = Field(500, ge=0)
     """On a CPU, with `frames: pixels`: MB of features that are kept, since the VQGAN never changes.
     """
-    max_activation_mb: int = Field(1000, ge=0)
+    max_activation_mb: Speed[int] = Field(1000, ge=0)
     """On a CPU: above this many MB of activations, the three variants of a batch go through the
     encoder one by one."""
     crop: float | None = Field(None, gt=0, le=1)
     """With `frames: pixels`: train on a random part of the frames, the same in all, of at least
     this share of their area."""
-    vqgan: str | None = None
+    vqgan: Place[str | None] = None
     """The file of the VQGAN that made the tokens, if its weights have no name here."""
-    backbone_weights: str | None = None
+    backbone_weights: Place[str | None] = None
     """With `frames: features`: a file, or transformers' folder, for a backbone whose weights have
     no name here."""
     feature_pooling: Pooling = "unshuffle"

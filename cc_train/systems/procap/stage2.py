@@ -11,7 +11,7 @@ from rich.console import Console
 
 from cc_prep import weights
 from cc_prep.errors import UserError
-from cc_prep.settings import Conflict, Section
+from cc_prep.settings import Conflict, Place, Section, Speed
 from cc_prep.unspaced import Words
 from cc_train import text
 from cc_train.data import feature_statistics, shard_index, split
@@ -58,12 +58,12 @@ class Settings(Section):
     reference_quirks: bool = False
     """Two deviations of ProCap's encoder in stage 2 (docs/training.md), and without --init images
     in [0, 1]."""
-    cache_mb: int = Field(500, ge=0)
+    cache_mb: Speed[int] = Field(500, ge=0)
     """On a CPU, with `frames: pixels`: MB of features that are kept, since the VQGAN never changes.
     """
-    vqgan: str | None = None
+    vqgan: Place[str | None] = None
     """The file of the VQGAN that made the tokens; refused with --init, which brings stage 1's."""
-    backbone_weights: str | None = None
+    backbone_weights: Place[str | None] = None
     """A file, or transformers' folder, for a backbone whose weights have no name here; refused with
     --init, which brings stage 1's."""
     feature_pooling: Pooling | None = None
@@ -96,7 +96,7 @@ class Settings(Section):
     """The encoder learns nothing."""
     decay_norms: bool = False
     """Weight decay falls on everything but biases and independent queries, as in ProCap's code."""
-    vocabulary: str | None = None
+    vocabulary: Place[str | None] = None
     """A file of words, such as ProCap's `word2idx.json`, in place of those of the training
     captions."""
     min_word_count: int = Field(1, ge=1)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from cc_prep.settings import Conflict, Section
+from cc_prep.settings import Conflict, Place, Section
 from cc_prep.steps.imported_features import UNKNOWN
 from cc_train import text
 from cc_train.data import feature_statistics, shard_index, split
@@ -50,7 +50,7 @@ text.register(words.CODEC, lambda folder: ScorerWords.read(folder / words.FILE))
 class Settings(Section):
     """All settings of `cc-train scorer`. Neither `facts` nor `mirror` is in paper or code."""
 
-    backbone_weights: str | None = None
+    backbone_weights: Place[str | None] = None
     """A file, or transformers' folder, for a backbone whose weights have no name here."""
     reference_quirks: bool = False
     """The default of the next five keys: true as in the public code, false as in the paper."""
@@ -84,7 +84,7 @@ class Settings(Section):
     mirror: float = Field(0.0, ge=0, le=1)
     """The share of scenes that are seen mirrored; the shards need mirrored features
     (docs/features.md)."""
-    vocabulary: str | None = None
+    vocabulary: Place[str | None] = None
     """A file of words, such as ProCap's `word2idx.json`, in place of those of the training
     captions."""
     min_word_count: int = Field(1, ge=1)

@@ -22,6 +22,8 @@ def test_differences_are_named() -> None:
         "d: 3 → None",
         "e: None → 4",
     ]
+    assert provenance.differences(old, {"a": 4, "d": 5}, free={"a"}) == ["d: 3 → 5"]
+    assert provenance.differences(old, {"a": {"b": 1}, "d": 3}, free={"a.c"}) == []
     # A section that one of them lacks, or has as a plain value.
     assert provenance.differences({"a": {"b": 1}}, {}) == ["a: {'b': 1} → None"]
     assert provenance.differences({"a": 1}, {"a": {"b": 1}}) == ["a: 1 → {'b': 1}"]

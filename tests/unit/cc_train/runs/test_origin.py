@@ -58,12 +58,3 @@ def test_new_weights(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="no checkpoint of a run"):
         origin.started_from(tmp_path / "empty", None)
-
-
-def test_a_run_keeps_the_start_of_before() -> None:
-    """Keeps away: a run from before starts were noted that is refused when it goes on."""
-    start = {"name": "a", "place": "b", "sha256": "c"}
-    now = {"steps": 2, origin.INIT: start}
-    assert origin.with_start_of({"steps": 1}, now) == {"steps": 2}
-    assert origin.with_start_of({origin.INIT: None}, now) == {"steps": 2, origin.INIT: None}
-    assert origin.without_start(now) == {"steps": 2}

@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
+from cc_prep import settings
 from cc_prep.errors import UserError
 from cc_train import start
+from cc_train.systems.procap import stage1
 from cc_train.training import resume
 from cc_train.training.settings import Loop
 
 RUN = Path("run")
+
+
+SPEED = settings.keys(stage1.Settings, role=settings.Role.SPEED)
 
 
 def config(world: int = 1, **loop: Any) -> dict[str, Any]:
@@ -22,16 +27,16 @@ def config(world: int = 1, **loop: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["validate_every", "checkpoint_every", "threads", "log_every"])
 def test_settings_that_change_no_number_may_change(name: str) -> None:
     """Keeps away: a run that cannot go on with less memory, or on another machine."""
-    resume.check_same(config(), config(**{name: 7}), RUN)
+    resume.check_same(config(), config(**{name: 7}), RUN, SPEED)
     other = {**config(device="cpu", compile=True, tf32=True), "cache_mb": 1, "files": ["new"]}
-    resume.check_same(config(), other, RUN)
+    resume.check_same(config(), other, RUN, SPEED)
 
 
 def test_settings_that_change_a_step_may_not() -> None:
     with pytest.raises(UserError, match="global_batch_size: 8 → 16"):
-        resume.check_same(config(batch_size=8), config(batch_size=16), RUN)
+        resume.check_same(config(batch_size=8), config(batch_size=16), RUN, SPEED)
     with pytest.raises(UserError, match="precision"):
-        resume.check_same(config(), config(precision="bfloat16"), RUN)
+        resume.check_same(config(), config(precision="bfloat16"), RUN, SPEED)
 
 
 def test_another_division_of_the_same_step_goes_on() -> None:
@@ -39,7 +44,7 @@ def test_another_division_of_the_same_step_goes_on() -> None:
         config(4, batch_size=2), config(batch_size=4, grad_accum_steps=2),
         config(2, global_batch_size=8, batch_size=3),
     ):  # fmt: skip
-        resume.check_same(config(batch_size=8), other, RUN)
+        resume.check_same(config(batch_size=8), other, RUN, SPEED)
 
 
 def test_another_validation_set_is_refused() -> None:

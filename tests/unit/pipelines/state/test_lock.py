@@ -115,7 +115,7 @@ def test_a_lock_that_was_taken_over_is_left_to_its_owner(
     with lock.locked(path, lost.set) as held:
         write(path, theirs)
         assert lost.wait(30)
-        assert held.lost
+        assert held.stolen
         assert held.taken_by is not None
         assert str(held.taken_by) == "process 1 on elsewhere"
     assert storage.read_json(f"{path}/.state/lock.json") == theirs
@@ -125,7 +125,7 @@ def test_a_lock_taken_over_at_the_very_end_is_left_too(path: str) -> None:
     theirs = of_another_host()
     with lock.locked(path) as held:
         write(path, theirs)
-    assert held.lost
+    assert held.stolen
     assert storage.read_json(f"{path}/.state/lock.json") == theirs
 
 

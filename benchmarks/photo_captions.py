@@ -1,0 +1,226 @@
+"""Measures photos-mini on real pairs of videos, and fits its confidence.
+
+    python benchmarks/photo_captions.py measure out/real
+    python benchmarks/photo_captions.py fit out/real
+
+OUT gets the videos and the pairs (see lib/real_pairs.py). `measure` captions the second half, which
+nothing was chosen on; `fit` takes the first half, and writes cc_train/assets/photos-mini.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+import numpy as np
+import torch
+from lib import real_pairs
+from lib.real_pairs import LOOKS, OTHERS, RealPair
+
+from cc_train import Captioner, calibration
+from cc_train.captioner import Caption
+from cc_train.data import image_pairs
+from cc_train.systems.photos import sentences
+
+KINDS = {"add": "appeared", "drop": "disappeared", "move": "moved"}
+PICTURES = dict(zip(LOOKS, ("brighter", "darker", "black and white", "blurred"), strict=True))
+SILENT = (sentences.NOTHING, sentences.EQUAL)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a caption says of a pair, and how much of it is right.
+
+    Attributes:
+        pair: What happened.
+        caption: What is said.
+        type: Whether the type is right; of an unchanged pair, whether the captioner is silent.
+        noun: Whether the type and each name are right.
+        cell: Whether the type, the name and the cell of the first change are right.
+        stated: Whether all that is stated is right, where "something" states no name.
+    """
+
+    pair: RealPair
+    caption: Caption
+    type: bool
+    noun: bool
+    cell: bool
+    stated: bool
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether the caption says that it is not sure."""
+        return self.caption.text.startswith(sentences.NOT_SURE)
+
+
+def judge(pair: RealPair, caption: Caption) -> Judged:
+    """Compares a caption with what happened."""
+    changes = caption.changes or ()
+    if pair.type == "none":
+        right = caption.text in SILENT
+    elif pair.type in LOOKS:
+        right = caption.text == f"the picture became {PICTURES[pair.type]}"
+    elif pair.type == "view":
+        right = caption.text.startswith(sentences.NOT_SURE)
+    else:
+        right = "picture" not in caption.text and {one.kind for one in changes} == {
+            KINDS[pair.type]
+        }
+    if pair.type not in KINDS:
+        return Judged(pair, caption, right, right, right, right and pair.type != "view")
+    noun = right and all(one.label == pair.label for one in changes)
+    box = (changes[0].after or changes[0].before) if changes else None
+    placed = right and box is not None and sentences.cell(box) == pair.cell
+    named = all(one.label in (pair.label, "") for one in changes)
+    return Judged(pair, caption, right, noun, noun and placed, placed and named)
+
+
+def captions(
+    captioner: Callable[[Sequence[tuple[Path, Path]]], list[Caption]], out: Path, half: str
+) -> Iterator[Judged]:
+    """The judged captions of a half."""
+    pairs = [pair for pair in real_pairs.listed() if pair.half == half]
+    for pair, before, after in real_pairs.cut(out, pairs):
+        yield judge(pair, captioner([(before, after)])[0])
+
+
+def interval(right: int, count: int) -> str:
+    """A share in percent with its 95 % interval, of Wilson."""
+    z, share = 1.96, right / count
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    spread = z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    low, high = (middle + sign * spread / (1 + z * z / count) for sign in (-1, 1))
+    return f"{100 * share:.1f} % ({100 * max(0, low):.1f} … {100 * min(1, high):.1f})"
+
+
+def table(judged: Sequence[Judged]) -> str:
+    """The measures as a table in Markdown."""
+    unchanged = [one for one in judged if one.pair.type == "none"]
+    changed = [one for one in judged if one.pair.type in KINDS]
+    looks = [one for one in judged if one.pair.type in LOOKS]
+    views = [one for one in judged if one.pair.type == "view"]
+    sources = {
+        "another time, one camera": [one for one in unchanged if "still" in one.pair.id],
+        "people who stay, edited": [one for one in unchanged if "stays" in one.pair.id],
+        "other videos, edited": [one for one in unchanged if one.pair.video in OTHERS],
+    }
+    rows = [("false alarms", unchanged, [not (one.type or one.is_unsure) for one in unchanged])]
+    rows += [(f"- {name}", part, [not (one.type or one.is_unsure) for one in part])
+             for name, part in sources.items()]  # fmt: skip
+    rows += [("not sure, of unchanged pairs", unchanged, [one.is_unsure for one in unchanged])]
+    rows += [("type", changed, [one.type for one in changed])]
+    for kind, word in KINDS.items():
+        part = [one for one in changed if one.pair.type == kind]
+        rows += [(f"- {word}", part, [one.type for one in part])]
+    rows += [
+        ("type and noun", changed, [one.noun for one in changed]),
+        ("type, noun and cell of 3 × 3", changed, [one.cell for one in changed]),
+        ("not sure, of changed pairs", changed, [one.is_unsure for one in changed]),
+        ("the whole picture: brighter, …", looks, [one.type for one in looks]),
+        ("camera turned: says that it is not sure", views, [one.type for one in views]),
+    ]
+    lines = ["| measure | pairs | share (95 % interval) |", "|---|---|---|"]
+    lines += [
+        f"| {name} | {len(part)} | {interval(sum(right), len(part))} |"
+        for name, part, right in rows
+    ]
+    confidences = [one.caption.confidence or 0.0 for one in judged]
+    stated = [one.stated for one in judged]
+    error = calibration.calibration_error(confidences, stated)
+    sure = [s for c, s in zip(confidences, stated, strict=True) if c >= 0.5]
+    lines += [f"| sentences of 50 % confidence or more that are right | {len(sure)} "
+              f"| {interval(sum(sure), len(sure))} |",
+              f"| calibration error | {len(judged)} | {100 * error:.1f} points |"]  # fmt: skip
+    return "\n".join(lines)
+
+
+@click.group(help=__doc__)
+def main() -> None:
+    """Its commands are below."""
+
+
+@main.command()
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--half", default="second", show_default=True)
+@click.option("--run", default="photos-mini", show_default=True)
+@click.option("--wrong", is_flag=True, help="Also print what is wrong.")
+def measure(out: Path, half: str, run: str, wrong: bool) -> None:
+    """Prints the table of a half."""
+    torch.set_num_threads(1)
+    real_pairs.fetch(out)
+    captioner = Captioner.from_pretrained(run, device="cpu")
+    started = time.process_time()
+    judged = list(captions(captioner, out, half))
+    seconds = (time.process_time() - started) / len(judged)
+    print(table(judged))
+    print(f"\n{seconds:.2f} s of one core for each pair")
+    if wrong:
+        for one in judged:
+            if not (one.stated or (one.type and one.pair.type == "view")):
+                chance = 100 * (one.caption.confidence or 0.0)
+                print(f"{one.pair.id} ({one.pair.video}): {one.caption.text} ({chance:.0f} %)")
+
+
+@main.command()
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--prior", default=0.01, show_default=True, help="Weight of the squared slopes.")
+def fit(out: Path, prior: float) -> None:
+    """Fits the confidence on the first half, and writes the captioner of the package."""
+    from scipy.optimize import minimize
+
+    torch.set_num_threads(1)
+    real_pairs.fetch(out)
+    model = Captioner.from_pretrained("photos-mini", device="cpu").model
+    pairs = [pair for pair in real_pairs.listed() if pair.half == "first"]
+    evidence, right, judged = [], [], []
+    for pair, before, after in real_pairs.cut(out, pairs):
+        pixels = image_pairs.stack([(before, after)], model.inputs.size)
+        caption, of_pair = model.unjudged(torch.from_numpy(pixels))[0]  # type: ignore[attr-defined]
+        if caption.text == sentences.EQUAL:
+            continue
+        judged.append(judge(pair, caption))
+        evidence.append(of_pair)
+        right.append(judged[-1].stated)
+    inputs = np.concatenate((np.array(evidence), np.ones((len(evidence), 1))), axis=1)
+    truth = np.array(right, float)
+
+    def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
+        logits = inputs @ weights
+        slopes = weights * ([1] * (len(weights) - 1) + [0])
+        value = np.logaddexp(0, logits).sum() - truth @ logits + prior / 2 * slopes @ slopes
+        return float(value), inputs.T @ (1 / (1 + np.exp(-logits)) - truth) + prior * slopes
+
+    weights = minimize(loss, np.zeros(inputs.shape[1]), jac=True, method="L-BFGS-B").x
+    print(f"{len(truth)} pairs, {truth.mean():.1%} right; weights {weights.round(2)}")
+    _write(weights)
+    chances = 1 / (1 + np.exp(-inputs @ weights))
+    print(table([replace(one, caption=replace(one.caption, confidence=float(chance)))
+                 for one, chance in zip(judged, chances, strict=True)]))  # fmt: skip
+
+
+def _write(weights: np.ndarray) -> None:
+    """The fitted weights as the captioner of the package."""
+    from safetensors.torch import save_file
+
+    from cc_prep import storage
+    from cc_train.runs import run_folder
+
+    folder = run_folder.ASSETS / "photos-mini"
+    settings = json.loads((folder / "settings.json").read_text())
+    tensors = {
+        "confidence.weight": torch.tensor(weights[None, :-1], dtype=torch.float32),
+        "confidence.bias": torch.tensor(weights[-1:], dtype=torch.float32),
+    }
+    text = json.dumps(settings, sort_keys=True)
+    save_file(tensors, folder / "model.safetensors", metadata={"settings": text})
+    (folder / "model.safetensors").chmod(0o644)
+    print(f"SHA-256 {storage.sha256(folder / 'model.safetensors')}")
+
+
+if __name__ == "__main__":
+    main()
