@@ -34,10 +34,9 @@ from cc_prep.records import ImagePair
 from cc_prep.steps.interpolate import Interpolate as Step
 from cc_prep.steps.interpolate import RifeInterpolator
 from cc_prep.synth import dataset as synth
-from pipelines.shard_worker import ShardWorker
+from pipelines.shard_worker import RunInfo, ShardWorker
 from pipelines.shards import of_pairs
 from pipelines.state.journal import State
-from pipelines.state.run import RunInfo
 
 PAIRS, THREADS = 12, 2
 

@@ -25,10 +25,9 @@ from cc_prep.formats import sequences
 from cc_prep.records import FrameSequence, ImagePair
 from cc_prep.steps.interpolate import Interpolate
 from cc_prep.synth import dataset
-from pipelines.shard_worker import ShardWorker
+from pipelines.shard_worker import RunInfo, ShardWorker
 from pipelines.shards import of_pairs
 from pipelines.state.journal import State
-from pipelines.state.run import RunInfo
 
 SIZE, FRAMES, PAIRS_PER_BATCH = 224, 5, 8
 

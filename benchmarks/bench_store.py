@@ -30,10 +30,9 @@ from cc_prep.formats import sequences
 from cc_prep.records import ImagePair
 from pipelines import engine, job
 from pipelines.cluster.pool import Resources
-from pipelines.shard_worker import ShardWorker
+from pipelines.shard_worker import RunInfo, ShardWorker
 from pipelines.shards import PlannedShard, of_pairs
 from pipelines.state.journal import Done, State
-from pipelines.state.run import RunInfo
 
 # The path of a program starts with its own folder, and the tests lie beside that.
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -27,11 +27,10 @@ from pipelines.cluster.output import LOG, divert_output, restore_output
 from pipelines.cluster.pool import Pool, Resources
 from pipelines.cluster.resources import free_resources
 from pipelines.cluster.temporary import temporary_folder
-from pipelines.shard_worker import ShardWorker
+from pipelines.shard_worker import RunInfo, ShardWorker
 from pipelines.shards import PlannedShard
 from pipelines.state.device import Device
 from pipelines.state.journal import Done
-from pipelines.state.run import RunInfo
 
 CONNECT_SECONDS = 10.0
 OBJECT_STORE_BYTES = 128 * 2**20

@@ -31,11 +31,11 @@ from pipelines.cluster.broken import BrokenDevices, without_devices
 from pipelines.cluster.pool import Pool, size_pool
 from pipelines.cluster.resources import may_grow
 from pipelines.progress import Watcher, amount
+from pipelines.shard_worker import RunInfo
 from pipelines.shards import PlannedShard, remaining
 from pipelines.state import lock, sources
 from pipelines.state.account import Account, check_all_came_back
 from pipelines.state.journal import Done, State
-from pipelines.state.run import RunInfo
 
 # Beside the shards: temporary files of shards under way, the state folder, the report.
 DISK_MARGIN = 1.1

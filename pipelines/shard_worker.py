@@ -9,13 +9,17 @@ time. (Ray Data alone would retry for ever.)
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
+import socket
 import time
 import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from cc_prep import devices, storage
@@ -37,7 +41,6 @@ from pipelines.overlap import Batch, overlap, read_ahead, stage_threads
 from pipelines.shards import PlannedShard
 from pipelines.state.device import BrokenDevice, gpu_model
 from pipelines.state.journal import Done, Journal, Pace, State, open_journal
-from pipelines.state.run import RunInfo, check_node
 
 CRASHES_OF_A_PAIR = 2
 # A GPU that passes its check and fails at so many pairs of a shard all the same is broken too.
@@ -45,6 +48,59 @@ DEVICE_FAULTS = 6
 # So many unexpected failures one after the other are no longer the pairs' fault.
 FAILURES_IN_A_ROW = 5
 NO_PAIRS_FAULT = (StoreFailed, StoreRefused, FileRefused)
+# A file of a name that was never asked for is seen at once even on NFS; some seconds all the same.
+VISIBLE_SECONDS = 10.0
+PACKAGES = ("cc_prep", "pipelines")
+
+
+@cache
+def code_digest() -> str:
+    """SHA-256 of the source files that make shards, on this machine."""
+    root, digest = Path(__file__).parents[1], hashlib.sha256()
+    for package in PACKAGES:
+        for file in sorted((root / package).rglob("*.py")):
+            digest.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What all workers of a run share.
+
+    Attributes:
+        folder: Output folder of the shards.
+        id: New in every run.
+        device: Where networks run.
+        code: `code_digest` of the driver.
+    """
+
+    folder: str
+    id: str
+    format: ShardFormat
+    device: str
+    code: str = field(default_factory=code_digest)
+
+
+def _check_node(run_info: RunInfo) -> None:
+    """Raises UserError on a node with other code than the driver, or that does not see its folder.
+
+    Without the second check a worker might write to its own disk, and its shards would be lost.
+    """
+    host = socket.gethostname()
+    if code_digest() != run_info.code:
+        raise UserError(
+            f"{host} runs another version of this package than the driver",
+            "Install the same version on every node",
+        )
+    state, deadline = State(run_info.folder), time.monotonic() + VISIBLE_SECONDS
+    while not state.has_run(run_info.id):
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"{host} does not see {run_info.folder} as the driver does: "
+                "the plan of this run is not there",
+                "Give an --out that all nodes share: a mounted folder or an object store",
+            )
+        time.sleep(0.2)
 
 
 class ShardWorker:
@@ -76,10 +132,8 @@ class ShardWorker:
         results: dict[str, list[str]] = {"done": [], "broken": []}
         for row in rows["shard"]:
             try:
-                done, broken = (
-                    json.dumps(self.run(PlannedShard.from_json(json.loads(row))).to_json()),
-                    "",
-                )
+                done = json.dumps(self.run(PlannedShard.from_json(json.loads(row))).to_json())
+                broken = ""
             except BrokenDevice as error:
                 done, broken = "", json.dumps(asdict(error.device))
             except (DamagedShard, OSError) as error:
@@ -93,7 +147,7 @@ class ShardWorker:
         """Makes the shard and its done file. Raises BrokenDevice if the GPU is at fault."""
         started = time.monotonic()
         if not self.checked:
-            check_node(self.run_info)
+            _check_node(self.run_info)
             self.checked = True
         previous = self.state.journal(shard.name)
         self._check_device(previous)
@@ -215,8 +269,8 @@ class ShardWorker:
         """The shard in order: batches, pairs that have crashed before, and pairs without work."""
         waiting: list[Item] = []
         for pair in items:
-            crashes = journal.crashes_of(pair.key)
-            sample = existing.take(pair.key)
+            key = pair.key
+            crashes, sample = journal.crashes_of(key), existing.take(key)
             if sample is None and crashes == 0:
                 waiting.append(pair)
                 if len(waiting) < self.batch_size:

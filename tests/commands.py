@@ -70,10 +70,9 @@ def without_ray(workers: int = 1) -> Iterator[None]:
     from cc_prep.steps.base import MakeStep
     from pipelines import engine
     from pipelines.cluster.pool import Pool, Resources
-    from pipelines.shard_worker import ShardWorker
+    from pipelines.shard_worker import RunInfo, ShardWorker
     from pipelines.shards import PlannedShard
     from pipelines.state.journal import Done
-    from pipelines.state.run import RunInfo
 
     def run(
         shards: Sequence[PlannedShard], make_step: MakeStep, run_info: RunInfo, pool: Pool

@@ -13,8 +13,8 @@ from cc_prep.formats.tar import read_shard
 from pipelines import engine, job
 from pipelines.cluster.output import messages
 from pipelines.cluster.pool import Pool
+from pipelines.shard_worker import RunInfo
 from pipelines.state.journal import State
-from pipelines.state.run import RunInfo
 from tests.commands import one_ray, without_ray
 from tests.fake_jobs import run, spec
 

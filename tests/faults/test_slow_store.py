@@ -18,9 +18,8 @@ from cc_prep import storage
 from cc_prep.formats import provenance, sequences
 from pipelines import engine, job
 from pipelines.cluster.pool import Resources
-from pipelines.shard_worker import ShardWorker
+from pipelines.shard_worker import RunInfo, ShardWorker
 from pipelines.state.journal import Done, State
-from pipelines.state.run import RunInfo
 from tests import fake_jobs, fakes
 from tests.faults import bad_store
 

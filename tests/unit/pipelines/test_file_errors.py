@@ -11,10 +11,9 @@ import pytest
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import sequences
 from cc_prep.formats.tar import DamagedShard
-from pipelines.shard_worker import ShardWorker, explained
+from pipelines.shard_worker import RunInfo, ShardWorker, explained
 from pipelines.shards import PlannedShard, Sequences
 from pipelines.state.journal import State
-from pipelines.state.run import RunInfo
 from tests import fakes
 
 AGAIN = "or run the job that wrote it again"

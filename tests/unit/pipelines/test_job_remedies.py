@@ -14,10 +14,9 @@ from cc_prep.errors import FileRefused
 from cc_prep.steps.base import MakeStep
 from pipelines import engine, job
 from pipelines.cluster.pool import Pool
-from pipelines.shard_worker import ShardWorker
+from pipelines.shard_worker import RunInfo, ShardWorker
 from pipelines.shards import PlannedShard
 from pipelines.state.journal import Done
-from pipelines.state.run import RunInfo
 from tests import fake_jobs
 
 

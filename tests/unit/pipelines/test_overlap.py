@@ -24,10 +24,9 @@ from cc_prep.formats import sequences
 from cc_prep.formats.tar import read_shard
 from cc_prep.records import ImagePair
 from pipelines.overlap import read_ahead, stage_threads
-from pipelines.shard_worker import ShardWorker
+from pipelines.shard_worker import RunInfo, ShardWorker
 from pipelines.state import journal as journal_module
 from pipelines.state.journal import Done, Journal, State
-from pipelines.state.run import RunInfo
 from tests import fakes
 
 SECONDS = 60  # until a thread that nobody started is missed

@@ -13,11 +13,10 @@ from cc_prep.errors import JobFailed, Reason, RejectedPair
 from cc_prep.formats import sequences
 from cc_prep.formats.tar import read_shard
 from cc_prep.formats.training_shards import FORMAT
-from pipelines.shard_worker import ShardWorker
+from pipelines.shard_worker import RunInfo, ShardWorker
 from pipelines.shards import PlannedShard
 from pipelines.state import journal as journal_module
 from pipelines.state.journal import Done, Journal, Pace, State, open_journal
-from pipelines.state.run import RunInfo
 from tests import fakes
 
 

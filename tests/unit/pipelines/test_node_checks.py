@@ -9,17 +9,16 @@ import pytest
 
 from cc_prep.errors import UserError
 from cc_prep.formats import sequences
-from pipelines.shard_worker import ShardWorker
-from pipelines.state import run
+from pipelines import shard_worker
+from pipelines.shard_worker import RunInfo, ShardWorker
 from pipelines.state.journal import State
-from pipelines.state.run import RunInfo
 from tests import fakes
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run.VISIBLE_SECONDS >= 5, "a network file system takes some seconds"
-    monkeypatch.setattr(run, "VISIBLE_SECONDS", 0.0)
+    assert shard_worker.VISIBLE_SECONDS >= 5, "a network file system takes some seconds"
+    monkeypatch.setattr(shard_worker, "VISIBLE_SECONDS", 0.0)
 
 
 def start(folder: Path, info: RunInfo) -> None:
