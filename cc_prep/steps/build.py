@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,15 +21,38 @@ from cc_prep.steps.pair_checks import check_keyframes
 from cc_prep.steps.score import Score, decoded
 
 Items = Sequence[ImagePair] | Sequence[StoredSequence] | Sequence[WithFindings]
-Encode = Callable[[], Members]
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What the networks made of an item, not yet encoded.
+
+    Attributes:
+        sequence: Its frames, captions and masks.
+        tokens: int16 [F, h, w].
+        scores: float32 [2, captions, F], which keyframes are drawn from.
+        image_frames: Frames whose images are stored.
+        features: Of a backbone, if the manifest asks for any.
+        meta: How all this was made.
+    """
+
+    sequence: FrameSequence
+    tokens: np.ndarray
+    scores: np.ndarray
+    image_frames: list[int]
+    features: training_shards.Features | None
+    meta: dict[str, Any]
 
 
 class Build(StagedStep):
     """Pairs or stored sequences → training samples; missing sequences and scores are computed.
 
     Items may come with findings, which go into their samples. All networks are in one actor, so
-    frames never leave it. makes: the steps before tokenising that are done here, out of
-    `interpolate` and `score`. scorer: the name of the weights that made the scores.
+    frames never leave it.
+
+    Args:
+        makes: The steps before tokenising that are done here, out of `interpolate` and `score`.
+        scorer: The name of the weights that made the scores.
     """
 
     def __init__(
@@ -88,24 +110,36 @@ class Build(StagedStep):
             return [decoded(stored, with_masks=True) for stored in map(unwrap, items)]
         return self.interpolate.read([unwrap(item) for item in items])
 
-    def compute(self, items: Items, inputs: list[Any]) -> list[Encode | RejectedPair]:
-        """Runs all networks on items that were read; a function for each that encodes it."""
+    def compute(self, items: Items, inputs: list[Any]) -> list[Computed | RejectedPair]:
+        """What all networks make of items that were read."""
         if self.interpolate is not None:
             computed = self.interpolate.compute([unwrap(item) for item in items], inputs)
             return map_accepted(self._interpolated, computed)
 
-        def sample(sequence: FrameSequence, stored: StoredSequence) -> Encode | RejectedPair:
+        def sample(sequence: FrameSequence, stored: StoredSequence) -> Computed | RejectedPair:
             return self._sample(sequence, stored.scores, stored.meta.get("interpolator", {}))
 
         return map_accepted(sample, inputs, map(unwrap, items))
 
     def encode(
-        self, items: Items, computed: list[Encode | RejectedPair]
+        self, items: Items, computed: list[Computed | RejectedPair]
     ) -> list[Members | RejectedPair]:
         """The samples as members of a tar."""
-        return map_accepted(_members, computed, items)
+        return map_accepted(self._members, computed, items)
 
-    def _interpolated(self, sequence: FrameSequence) -> Encode | RejectedPair:
+    def _members(self, made: Computed, item: ImagePair | StoredSequence | WithFindings) -> Members:
+        members = training_shards.encode(
+            made.sequence,
+            made.tokens,
+            made.scores,
+            made.image_frames,
+            quality=self.manifest.keyframes.quality,
+            processing_meta=made.meta,
+            features=made.features,
+        )
+        return item.add_to(members) if isinstance(item, WithFindings) else members
+
+    def _interpolated(self, sequence: FrameSequence) -> Computed | RejectedPair:
         assert self.interpolate is not None
         settings, interpolator = self.manifest.interpolate, self.interpolate.meta
         if settings.codec == "png":
@@ -119,7 +153,7 @@ class Build(StagedStep):
 
     def _sample(
         self, sequence: FrameSequence, scores: FrameScores | None, interpolator: Mapping[str, Any]
-    ) -> Encode | RejectedPair:
+    ) -> Computed | RejectedPair:
         rule, frames = self.manifest.keyframes, sequence.frames
         if scores is None and self.score is not None:
             scores = self.score.score(frames, sequence.pair.captions)
@@ -139,16 +173,7 @@ class Build(StagedStep):
             "scored_by": scored_by,
             "keyframes": chosen,
         }
-        return partial(
-            training_shards.encode,
-            sequence,
-            tokens,
-            similarities,
-            shown,
-            quality=rule.quality,
-            processing_meta=meta,
-            features=features,
-        )
+        return Computed(sequence, tokens, similarities, shown, features, meta)
 
     def _similarities(self, scores: FrameScores | None, count: int) -> tuple[np.ndarray, str]:
         """The scores that keyframes are drawn from, float32 [2, captions, F], and their kind.
@@ -195,8 +220,3 @@ class Build(StagedStep):
         if settings.weights is not None:
             digest = self.check(networks.backbone(settings.backbone, settings.weights)[1]).sha256
         return FeatureFiles(folder, settings.backbone, digest, settings.precision)
-
-
-def _members(encode: Encode, item: ImagePair | StoredSequence | WithFindings) -> Members:
-    members = encode()
-    return item.add_to(members) if isinstance(item, WithFindings) else members

@@ -342,6 +342,7 @@ class Interpolate(StagedStep):
                 pair.after,
                 *(image for _, image in pair.truth if self.with_truth),
             )
+            if images.FRAME in reference
         )
         frames = list(filter(images.is_frame, references))
         if frames or "video_frames" in self.__dict__:  # which then drops those of another shard
