@@ -43,7 +43,9 @@ class Item(Protocol):
 class WithFindings:
     """A pair or a sequence with its found change, and with its entities if that job was run.
 
-    change: None for a pair that `cc-prep changes` rejected; entities likewise.
+    Attributes:
+        change: None for a pair that `cc-prep changes` rejected.
+        entities: Likewise.
     """
 
     item: ImagePair | StoredSequence
@@ -150,7 +152,8 @@ def map_accepted(
 ) -> list[Result | RejectedPair]:
     """Applies `function` to each outcome and the values beside it; rejections pass through.
 
-    others: further arguments of `function`; each has to be as long as `outcomes`.
+    Args:
+        others: Further arguments of `function`; each has to be as long as `outcomes`.
     """
     return [
         outcome if isinstance(outcome, RejectedPair) else function(outcome, *beside)
@@ -170,7 +173,9 @@ class ThreadSettings(Protocol):
 class StepBase:
     """The base of every step.
 
-    digests: SHA-256 of the driver's weights by name. device: `cpu` or `cuda`, where networks run.
+    Args:
+        digests: SHA-256 of the driver's weights by name.
+        device: `cpu` or `cuda`, where networks run.
     """
 
     pairs_per_batch = 1

@@ -304,9 +304,10 @@ class DecodedPair:
 class Interpolate(StagedStep):
     """Pairs → sequences.
 
-    with_truth: also read the data set's true frames, if the manifest's `keep_truth` is set. Masks
-    are read whenever it is set. The method `truth` always reads the true frames: they become the
-    sequence.
+    Args:
+        with_truth: Also read the data set's true frames, if the manifest's `keep_truth` is set.
+            Masks are read whenever it is set. The method `truth` always reads the true frames: they
+            become the sequence.
     """
 
     def __init__(

@@ -80,8 +80,12 @@ class VectorsOfRegions(StepOnImages):
 class Retrieve(StepBase):
     """Rows of vectors → the phrases that fit them.
 
-    training: files with the rows of the training split, whose phrases are the vocabulary and whose
-    regions vote, and the recorded SHA-256 of each. Raises DamagedShard for one that changed.
+    Args:
+        training: Files with the rows of the training split, whose phrases are the vocabulary and
+            whose regions vote, and the recorded SHA-256 of each.
+
+    Raises:
+        DamagedShard: For one that changed.
     """
 
     def __init__(
