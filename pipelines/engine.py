@@ -22,11 +22,14 @@ from cc_prep.devices import ONE_ARENA
 from cc_prep.errors import JobFailed, UserError, first_line, named_line
 from cc_prep.steps.base import MakeStep
 from pipelines.cluster.broken import BrokenDevices, release
-from pipelines.cluster.last_word import last_word
-from pipelines.cluster.output import LOG, divert_output, restore_output
-from pipelines.cluster.pool import Pool, Resources
-from pipelines.cluster.resources import free_resources
-from pipelines.cluster.temporary import temporary_folder
+from pipelines.cluster.pool import Pool, Resources, free_resources
+from pipelines.cluster.session import (
+    LOG,
+    divert_output,
+    last_word,
+    restore_output,
+    temporary_folder,
+)
 from pipelines.shard_worker import RunInfo, ShardWorker
 from pipelines.shards import PlannedShard
 from pipelines.state.device import Device

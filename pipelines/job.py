@@ -28,8 +28,7 @@ from cc_prep.manifest import Manifest
 from cc_prep.steps.base import MakeStep
 from pipelines import engine, estimates, fingerprint
 from pipelines.cluster.broken import BrokenDevices, without_devices
-from pipelines.cluster.pool import Pool, size_pool
-from pipelines.cluster.resources import may_grow
+from pipelines.cluster.pool import Pool, may_grow, size_pool
 from pipelines.progress import Watcher, amount
 from pipelines.shard_worker import RunInfo
 from pipelines.shards import PlannedShard, remaining

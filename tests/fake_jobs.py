@@ -12,8 +12,8 @@ import pytest
 from cc_prep.formats import sequences
 from cc_prep.steps.base import MakeStep
 from pipelines import engine, job
-from pipelines.cluster.output import messages
 from pipelines.cluster.pool import Pool, Resources
+from pipelines.cluster.session import messages
 from pipelines.shard_worker import RunInfo, ShardWorker
 from pipelines.shards import PlannedShard
 from pipelines.state.journal import Done

@@ -198,7 +198,7 @@ def _run(options: dict[str, Any], job: str, source: str | None = None) -> None:
     """
     from cc_prep import manifest
     from pipelines import jobs
-    from pipelines.cluster.output import messages
+    from pipelines.cluster.session import messages
     from pipelines.job import Options, Request
 
     settings = manifest.load(options["dataset"], options["overrides"], options["root"])

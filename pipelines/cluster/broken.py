@@ -8,8 +8,7 @@ from typing import Any
 import ray
 
 from cc_prep.errors import JobFailed
-from pipelines.cluster.pool import Pool, gpu_shares
-from pipelines.cluster.resources import free_resources
+from pipelines.cluster.pool import Pool, free_resources, gpu_shares
 from pipelines.state.device import Device, this_device
 
 PLACE_SECONDS = 60.0

@@ -1,13 +1,16 @@
-"""The size of a job's pool: the number of workers, and the resources of each."""
+"""The size of a job's pool: the workers, the resources of each, and what Ray has free."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cc_prep.errors import UserError
 from cc_prep.words import counted
 
+SETTLE_SECONDS = 10.0
 ROUNDING = 1e-6  # shares are floats: three of a third are a whole
 
 
@@ -98,3 +101,34 @@ def _cpus_of_each(nodes: Sequence[Resources], count: int, threads: int) -> int:
 
 def _unit(share: float) -> str:
     return "GPUs" if share == 1 else f"shares of {share:g} GPU"
+
+
+def free_resources(occupied_gpus: float = 0.0) -> tuple[Resources, ...]:
+    """Free resources of each node.
+
+    It waits some seconds until everything is free, since a job that has just ended takes a moment
+    to release its resources. occupied_gpus: number of GPUs that are not waited for, since broken
+    ones are occupied on purpose.
+    """
+    import ray  # here, so that a pool is sized without Ray
+    from ray._private import state
+
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while True:
+        free, total = ray.available_resources(), ray.cluster_resources()
+        expected = {"CPU": total.get("CPU", 0), "GPU": total.get("GPU", 0) - occupied_gpus}
+        busy = any(free.get(kind, 0) < count - 1e-4 for kind, count in expected.items())
+        if not busy or time.monotonic() > deadline:
+            return tuple(
+                Resources(int(node.get("CPU", 0)), float(node.get("GPU", 0)))
+                for node in state.available_resources_per_node().values()
+            )
+        time.sleep(0.1)
+
+
+def may_grow() -> bool:
+    """Whether nodes may be added: true for a cluster that was joined, false for a local Ray.
+
+    Ray has no interface that tells whether a cluster starts nodes by itself.
+    """
+    return bool(os.environ.get("RAY_ADDRESS"))

@@ -18,7 +18,7 @@ import pytest
 
 from cc_prep.formats import sequences
 from pipelines import engine, job
-from pipelines.cluster.output import messages
+from pipelines.cluster.session import messages
 from tests import fakes
 from tests.conftest import BIN, ROOT
 

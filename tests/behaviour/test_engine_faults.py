@@ -11,8 +11,8 @@ from cc_prep.errors import UserError
 from cc_prep.formats import rejects
 from cc_prep.formats.tar import read_shard
 from pipelines import engine, job
-from pipelines.cluster.output import messages
 from pipelines.cluster.pool import Pool
+from pipelines.cluster.session import messages
 from pipelines.shard_worker import RunInfo
 from pipelines.state.journal import State
 from tests.commands import one_ray, without_ray

@@ -15,7 +15,7 @@ from cc_prep.errors import JobFailed, StoreFailed, UserError
 from cc_prep.formats.rejects import Reject
 from cc_prep.words import counted
 from pipelines import engine, progress
-from pipelines.cluster.output import LOG
+from pipelines.cluster.session import LOG
 from pipelines.state.journal import Done, Journal, State
 
 

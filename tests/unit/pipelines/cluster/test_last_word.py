@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from pipelines.cluster.last_word import MESSAGE
+from pipelines.cluster.session import LAST_WORD
 
 PROGRAM = """
 import os, signal
-from pipelines.cluster.last_word import last_word
+from pipelines.cluster.session import last_word
 with last_word():
     {end}
 """
@@ -30,4 +30,4 @@ def test_it_is_said_only_after_an_end_by_force(end: str, said: bool) -> None:
     )  # fmt: skip
     # The path of the log holds the number of the process.
     assert done.stderr.count("\n") == said
-    assert done.stderr.startswith(MESSAGE.partition(";")[0] if said else "")
+    assert done.stderr.startswith(LAST_WORD.partition(";")[0] if said else "")

@@ -8,25 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cluster import output
+from pipelines.cluster import session
 
 
 def test_every_process_has_a_log_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keeps away: two jobs of a user of which the second empties the log that an error names."""
-    assert output.LOG.name == f"ray-{os.getpid()}.log"
+    assert session.LOG.name == f"ray-{os.getpid()}.log"
     log, other, old = (tmp_path / f"ray-{name}.log" for name in ("own", "other", "old"))
-    monkeypatch.setattr(output, "LOG", log)
+    monkeypatch.setattr(session, "LOG", log)
     other.write_text("of another job")
     old.touch()
-    long_ago = time.time() - output.KEEP_SECONDS - 60
+    long_ago = time.time() - session.KEEP_SECONDS - 60
     os.utime(old, (long_ago, long_ago))
-    output.divert_output()
+    session.divert_output()
     try:
         os.write(1, b"Ray talks")
     finally:
-        output.restore_output()
+        session.restore_output()
     assert log.read_text() == "Ray talks"
     assert other.read_text() == "of another job"
     assert not old.exists()
@@ -35,5 +35,5 @@ def test_every_process_has_a_log_of_its_own(
 def test_messages_stay_as_they_are(capfd: pytest.CaptureFixture[str]) -> None:
     """Keeps away: lines of a job that rich breaks at 80 columns in a log file."""
     line = "the folder [v2] also has shards " + "of a split with a long name " * 10
-    output.messages().print(line)
+    session.messages().print(line)
     assert capfd.readouterr().err == f"{line}\n"
