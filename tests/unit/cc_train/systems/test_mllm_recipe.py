@@ -48,6 +48,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     "captions": [caption], "entities": [["red cube", 0.9], ["sphere", 0.5]],
                     "features": {"backbone": "vqgan", "sha256": sha256(backbone),
                                  "frames": [0, 1]},
+                    **({"mask_classes": ["change"]} if kind == "change" else {}),
                 }  # fmt: skip
                 values = rng.normal(3, 2, (2, CHANNELS, GRID, GRID)).astype(np.float16)
                 members = {
@@ -58,7 +59,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 }
                 if kind == "change":
                     mask = np.zeros((SIDE, SIDE), np.uint8)
-                    mask[:8, :8] = 255
+                    mask[:8, :8] = 1
                     members["mask.png"] = encode_image(mask, "png", 90)
                 for frame in range(2):
                     noise = rng.integers(0, 256, (SIDE, SIDE, 3)).astype(np.uint8)
