@@ -33,8 +33,10 @@ CORE_FLOP_A_SECOND = 50e9
 class Midpoint:
     """Cost of the middle frame for a network, for each pixel of the padded images.
 
-    multiple: sides are padded to multiples of it; None takes `interpolate.pad_multiple`. flop:
-    operations. bytes: of a worker's peak memory; None if that hardly grows with the size.
+    Attributes:
+        multiple: Sides are padded to multiples of it; None takes `interpolate.pad_multiple`.
+        flop: Operations.
+        bytes: Of a worker's peak memory; None if that hardly grows with the size.
     """
 
     flop: float

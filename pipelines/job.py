@@ -68,12 +68,16 @@ class Request:
 class JobSpec:
     """A step's job: its output, the folder, and the settings that decide the bytes.
 
-    make_step: builds the step inside a worker, given the device. settings: all that decides the
-        bytes except the pairs. bytes_a_pair: an estimate for the preflight. memory: the measured
-        memory of a worker, in words. weight_files: see `provenance`. compute: the operations of
-        interpolating a pair, for jobs that interpolate. has_network: whether the workers run a
-        network; if not, they take no GPU, and the bytes do not depend on the device. data: see
-        `sources`.
+    Attributes:
+        make_step: Builds the step inside a worker, given the device.
+        settings: All that decides the bytes except the pairs.
+        bytes_a_pair: An estimate for the preflight.
+        memory: The measured memory of a worker, in words.
+        weight_files: See `provenance`.
+        compute: The operations of interpolating a pair, for jobs that interpolate.
+        has_network: Whether the workers run a network; if not, they take no GPU, and the bytes do
+            not depend on the device.
+        data: See `sources`.
     """
 
     format: ShardFormat
@@ -282,7 +286,8 @@ def _run_workers(
 def _check_same_settings(spec: JobSpec, device: str | None = None) -> None:
     """Refuses to mix shards of different settings in one folder.
 
-    device: checked as well, if it is known.
+    Args:
+        device: Checked as well, if it is known.
     """
     record = provenance.read(spec.folder)
     if record is None:

@@ -40,8 +40,10 @@ def ordered(pairs: Sequence[ImagePair], seed: int | None) -> list[ImagePair]:
     """Pairs shuffled by a digest of seed and id; those of one id stay together.
 
     The published order has all colour changes first, so shards cut from it would each hold one
-    change type. A digest gives the same order in any version of any library. seed: None keeps the
-    order of the data.
+    change type. A digest gives the same order in any version of any library.
+
+    Args:
+        seed: None keeps the order of the data.
     """
     if seed is None:
         return list(pairs)

@@ -23,7 +23,8 @@ LINE_SECONDS = 15.0
 class Counts:
     """Pairs of a job: all planned, done and rejected so far, over every run into the folder.
 
-    under_way: shards that a worker has begun and not finished, also before a crash.
+    Attributes:
+        under_way: Shards that a worker has begun and not finished, also before a crash.
     """
 
     planned: int
@@ -55,7 +56,9 @@ def count(state: State, plan: dict[str, int], finished: Mapping[str, Done]) -> C
 class Watcher:
     """Shows a job's counts from a thread of its own until the block ends.
 
-    finished: the finished shards, to which the job adds meanwhile. workers: the number expected.
+    Args:
+        finished: The finished shards, to which the job adds meanwhile.
+        workers: The number expected.
     """
 
     def __init__(

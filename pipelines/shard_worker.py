@@ -230,7 +230,8 @@ class ShardWorker:
     ) -> Iterator[Batch | None]:
         """The batches, each recorded in the journal before its pairs are touched.
 
-        in_progress: those that were yielded and have no outcomes yet; the batches are added.
+        Args:
+            in_progress: Those that were yielded and have no outcomes yet; the batches are added.
         """
         for together in self._recorded_together(batches):
             isolate = together[0].isolate

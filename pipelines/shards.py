@@ -272,6 +272,10 @@ def digest_of(*parts: object) -> str:
 def remaining(
     shards: Iterable[PlannedShard], done: Mapping[str, Done], retry_rejects: bool
 ) -> list[PlannedShard]:
-    """The shards that are not finished. done: those that are. Raises UserError."""
+    """The shards that are not finished. Raises UserError.
+
+    Args:
+        done: Those that are.
+    """
     left = (shard.remaining(done.get(shard.name), retry_rejects) for shard in shards)
     return [shard for shard in left if shard is not None]

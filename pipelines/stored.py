@@ -41,8 +41,12 @@ def plan_from_sequences(
 ) -> list[PlannedShard]:
     """The shards to make from finished sequences; of each split at most `limit` samples.
 
-    score_folder: the folder of their scores. Raises UserError if there are none, if the job that
-    makes them has not ended, or if scores are missing or belong to other sequences.
+    Args:
+        score_folder: The folder of their scores.
+
+    Raises:
+        UserError: If there are none, if the job that makes them has not ended, or if scores are
+            missing or belong to other sequences.
     """
     records = finished_shards(folder, sequences.FORMAT, "interpolate")
     score_records = (
@@ -92,8 +96,10 @@ def note_what_is_missing(
 ) -> None:
     """Prints notes on splits and pairs without sequences, of which nothing can be made.
 
-    Further notes name pairs of the data that changed since they were interpolated. limit: as in
-    `plan_from_sequences`.
+    Further notes name pairs of the data that changed since they were interpolated.
+
+    Args:
+        limit: As in `plan_from_sequences`.
     """
     records = finished_shards(folder, sequences.FORMAT, "interpolate")
     missing = [split for split in splits if split not in {shard.split for shard in shards}]
@@ -122,7 +128,9 @@ def in_splits(
 ) -> Iterator[tuple[str, str, int]]:
     """Split and name of the finished shards of some splits, and the number of samples to use.
 
-    records: their provenance by name. limit: largest number of samples of a split; None for all.
+    Args:
+        records: Their provenance by name.
+        limit: Largest number of samples of a split; None for all.
     """
     left = dict.fromkeys(splits, math.inf if limit is None else limit)
     for name, record in sorted(records.items()):
@@ -169,8 +177,11 @@ def check_scores(
 ) -> int:
     """The number of a shard's sequences, from the first, whose scores are in `folder`.
 
-    record, score_records: provenance of the sequences, and of the scores by shard. Raises UserError
-    if there are no scores of the shard, or if they are of other sequences.
+    Args:
+        record, score_records: Provenance of the sequences, and of the scores by shard.
+
+    Raises:
+        UserError: If there are no scores of the shard, or if they are of other sequences.
     """
     remedy = "Run cc-prep score-frames again"
     if name not in score_records:
@@ -227,7 +238,9 @@ def plan_from_regions(
 class Findings:
     """The found changes and entities in an OUT.
 
-    settings: the sections of settings that made them. weights: SHA-256 by name.
+    Attributes:
+        settings: The sections of settings that made them.
+        weights: SHA-256 by name.
     """
 
     settings: dict[str, Any]
@@ -305,7 +318,8 @@ def _check_covered(
 ) -> None:
     """Raises UserError if the job did not cover the shard.
 
-    without: number of the shard's pairs that earlier jobs rejected.
+    Args:
+        without: Number of the shard's pairs that earlier jobs rejected.
     """
     covered = record["planned"].get(shard.name, 0) + without
     if covered < shard.count:

@@ -71,7 +71,11 @@ def job_options_without_networks(command: Callable[..., None]) -> Callable[..., 
 
 
 def _common_job_options(command: Callable[..., None], workers: str) -> Callable[..., None]:
-    """The options of every job on Ray. workers: the help of --workers."""
+    """The options of every job on Ray.
+
+    Args:
+        workers: The help of --workers.
+    """
     for option in (
         click.option(
             "--json",

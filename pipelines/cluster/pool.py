@@ -45,10 +45,13 @@ def size_pool(
 ) -> Pool:
     """The pool that fits the free resources. Raises UserError if more is requested than is free.
 
-    A worker takes all its resources from one node, and its share of a GPU from one GPU. device:
-    `auto` uses GPUs if there are any. share: of a GPU, for each worker. grows: whether the cluster
-    may start nodes on demand; then `workers` is not checked. Default: as many workers as the GPUs
-    hold, or one for every `threads` cores of a node.
+    A worker takes all its resources from one node, and its share of a GPU from one GPU.
+
+    Args:
+        workers: Default: as many as the GPUs hold, or one for every `threads` cores of a node.
+        device: `auto` uses GPUs if there are any.
+        share: Of a GPU, for each worker.
+        grows: Whether the cluster may start nodes on demand; then `workers` is not checked.
     """
     fits = sum(min(_shares(node.gpus, share), node.cpus) for node in nodes)
     shares = gpu_shares(nodes, share)
@@ -107,8 +110,11 @@ def free_resources(occupied_gpus: float = 0.0) -> tuple[Resources, ...]:
     """Free resources of each node.
 
     It waits some seconds until everything is free, since a job that has just ended takes a moment
-    to release its resources. occupied_gpus: number of GPUs that are not waited for, since broken
-    ones are occupied on purpose.
+    to release its resources.
+
+    Args:
+        occupied_gpus: Number of GPUs that are not waited for, since broken ones are occupied on
+            purpose.
     """
     import ray  # here, so that a pool is sized without Ray
     from ray._private import state

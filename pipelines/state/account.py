@@ -21,10 +21,14 @@ NAMED = 5  # missing shards that a message names
 class Account:
     """The finished shards of a folder by name.
 
-    planned: pairs by shard. finished: the shards of `planned` whose file has the recorded size, and
-    all shards of other plans. Whether a file's bytes are those that were written is not asked here,
-    since reading all shards at each start would take as long as `cc-prep verify`. whole: those of
-    them that need no more work.
+    Args:
+        planned: Pairs by shard.
+
+    Attributes:
+        finished: The shards of `planned` whose file has the recorded size, and all shards of other
+            plans. Whether a file's bytes are those that were written is not asked here, since
+            reading all shards at each start would take as long as `cc-prep verify`.
+        whole: Those of them that need no more work.
     """
 
     def __init__(self, format: ShardFormat, folder: str, planned: Mapping[str, int]) -> None:
@@ -54,8 +58,11 @@ class Account:
     def write(self, planned: Mapping[str, int], record: Mapping[str, Any]) -> None:
         """Writes index, rejects and provenance of all shards finished so far.
 
-        The provenance comes last, since its `complete` speaks for the other two as well. planned:
-        pairs by shard, over all runs. record: the provenance's other keys.
+        The provenance comes last, since its `complete` speaks for the other two as well.
+
+        Args:
+            planned: Pairs by shard, over all runs.
+            record: The provenance's other keys.
         """
         in_order = [done for _, done in sorted(self.finished.items())]
         if self.format.indexed:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 class Device:
     """A GPU, or the share of one, that Ray assigned to a worker.
 
-    gpus: CUDA_VISIBLE_DEVICES of the worker. error: the error with which the GPU failed.
+    Attributes:
+        gpus: CUDA_VISIBLE_DEVICES of the worker.
+        error: The error with which the GPU failed.
     """
 
     host: str

@@ -42,11 +42,15 @@ JsonText = str | bytes  # named here, since `Done` has a field that is called by
 class Done:
     """A finished shard.
 
-    pairs: number of pairs planned for it; each is a sample or a reject. input_digest: SHA-256 over
-        its input, pairs or stored sequences. bytes, sha256: of its file. seconds: time that a
-        worker took. index: a row for each sample, without the shard, for formats with an index.
-        gpu: model of the GPU that made it, empty on a CPU. earlier_file_changed: whether samples of
-        an earlier file were to be kept and it had changed since, so that all pairs were made again.
+    Attributes:
+        pairs: Number of pairs planned for it; each is a sample or a reject.
+        input_digest: SHA-256 over its input, pairs or stored sequences.
+        bytes, sha256: Of its file.
+        seconds: Time that a worker took.
+        index: A row for each sample, without the shard, for formats with an index.
+        gpu: Model of the GPU that made it, empty on a CPU.
+        earlier_file_changed: Whether samples of an earlier file were to be kept and it had changed
+            since, so that all pairs were made again.
     """
 
     __pydantic_config__ = STRICT
@@ -83,11 +87,15 @@ class Done:
 class Journal:
     """A shard in progress.
 
-    in_flight: keys of the pairs that the worker processes now. done, rejected: number of pairs so
-        far. crashes: number of crashes with a pair in flight, by key. crashes_outside_pairs: number
-        of crashes with none in flight, during this run. device_fault: the GPU error with which the
-        process ended itself; last_device_fault: that of the process before. device_faults,
-        device_crashes: number of such ends during this run, and the pairs in flight at them.
+    Attributes:
+        in_flight: Keys of the pairs that the worker processes now.
+        done, rejected: Number of pairs so far.
+        crashes: Number of crashes with a pair in flight, by key.
+        crashes_outside_pairs: Number of crashes with none in flight, during this run.
+        device_fault: The GPU error with which the process ended itself.
+        last_device_fault: That of the process before.
+        device_faults, device_crashes: Number of such ends during this run, and the pairs in flight
+            at them.
     """
 
     __pydantic_config__ = STRICT

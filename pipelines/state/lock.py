@@ -40,8 +40,10 @@ KERNEL_SECONDS = 1.0
 class Holder:
     """The holder of a lock.
 
-    id: unique for each time that the lock is taken. beat: time of the last renewal. processes: the
-    table of processes to which `pid` belongs; empty if it is not known.
+    Attributes:
+        id: Unique for each time that the lock is taken.
+        beat: Time of the last renewal.
+        processes: The table of processes to which `pid` belongs; empty if it is not known.
     """
 
     __pydantic_config__ = ConfigDict(strict=True, extra="forbid")
@@ -85,7 +87,11 @@ def _processes() -> str:
 
 
 class Held:
-    """A lock that this process holds, as far as it knows. taken_by: who has taken it over."""
+    """A lock that this process holds, as far as it knows.
+
+    Attributes:
+        taken_by: Who has taken it over.
+    """
 
     def __init__(self) -> None:
         self.taken_by: Holder | None = None
@@ -120,7 +126,9 @@ def refuse_if_held(folder: str) -> None:
 def locked(folder: str, when_lost: Callable[[], None] = lambda: None) -> Iterator[Held]:
     """Holds the lock of `folder` for the block. Raises UserError if a living job has it.
 
-    when_lost: called, in another thread, when this process slept so long that another took over.
+    Args:
+        when_lost: Called, in another thread, when this process slept so long that another took
+            over.
     """
     identity, now = uuid.uuid4().hex, time.time()
     me = Holder(socket.gethostname(), os.getpid(), identity, now, _processes())

@@ -102,8 +102,9 @@ def check_same(
 ) -> None:
     """Raises UserError if pairs in `folder` have other captions, masks or splits than now.
 
-    new: the present `settings`. planned: splits that may have grown, since other code compares
-    their pairs one by one.
+    Args:
+        new: The present `settings`.
+        planned: Splits that may have grown, since other code compares their pairs one by one.
     """
     old = recorded.get("settings")
     if not old or not new:
@@ -131,8 +132,9 @@ def check_not_renamed(
 ) -> None:
     """Raises UserError if `folder` holds the pairs of a planned shard under another split's name.
 
-    splits: the manifest's; shards of these splits are not renamed ones. Nor is a shard that exists
-    under its own name.
+    Args:
+        splits: The manifest's; shards of these splits are not renamed ones. Nor is a shard that
+            exists under its own name.
     """
     digests = {
         name: (one.get("input_digest"), record.get("planned", {}).get(name, 0))
@@ -159,7 +161,11 @@ def check_not_renamed(
 
 
 def joined(old: Mapping[str, Any], new: Mapping[str, Any], planned: Collection[str]) -> Any:
-    """The entry of a folder after a run. planned: the splits of the run."""
+    """The entry of a folder after a run.
+
+    Args:
+        planned: The splits of the run.
+    """
     if not new:
         return dict(old)
     was = old.get("settings", {}).get("split_file", {})
