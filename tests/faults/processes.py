@@ -77,6 +77,7 @@ import os, sys, time
 def hold(event, arguments):
     if event == "open" and isinstance(arguments[0], str):
         while os.path.abspath(arguments[0]) == {file!r} and os.path.exists({mark!r}):
+            open({reached!r}, "a").close()
             time.sleep(0.02)
 
 sys.addaudithook(hold)
@@ -88,7 +89,10 @@ class Hold:
 
     def __init__(self, folder: Path, file: Path) -> None:
         self._mark = folder / "held"
-        text = HOLD.format(file=str(file.absolute()), mark=str(self._mark))
+        self._reached = folder / "reached"
+        text = HOLD.format(
+            file=str(file.absolute()), mark=str(self._mark), reached=str(self._reached)
+        )
         (folder / "sitecustomize.py").write_text(text)
         paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -98,6 +102,10 @@ class Hold:
 
     def end(self) -> None:
         self._mark.unlink(missing_ok=True)
+
+    def is_reached(self) -> bool:
+        """Whether a process was held."""
+        return self._reached.exists()
 
 
 @contextlib.contextmanager

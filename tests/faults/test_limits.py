@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import json
 import re
 import subprocess
 import sys
@@ -74,7 +73,6 @@ def test_a_job_of_ten_times_the_pairs(tmp_path: Path) -> None:
     """One worker makes one shard, and is held at the pair after the first few."""
     root, out = tmp_path / "pairs", tmp_path / "out"
     table(root, MANY)
-    journal = out / "sequences/.state/train-000000.journal.json"
     with processes.held(root / "4.png") as hold:
         job = processes.start(
             "interpolate", "own", "--root", root, "--out", out, "--split", "train",
@@ -82,7 +80,7 @@ def test_a_job_of_ten_times_the_pairs(tmp_path: Path) -> None:
             "--set", "image_size=224", "--workers", "1",
             "--set", f"shards.pairs_per_shard={MANY}", env=hold.environment,
         )  # fmt: skip
-        assert processes.wait_for(lambda: done_pairs(journal) > FEW / 2, job), processes.ended(job)
+        assert processes.wait_for(hold.is_reached, job), processes.ended(job)
         groups = {"worker": processes.actors(job), "driver": processes.itself(job)}
         few = {name: largest(group, (0, 0)) for name, group in groups.items()}
     many = dict(few)
@@ -96,10 +94,6 @@ def test_a_job_of_ten_times_the_pairs(tmp_path: Path) -> None:
         assert min(memory, files) > 0
         assert many[name][0] <= memory + MAX_WORKER_MB
         assert many[name][1] <= files + 3
-
-
-def done_pairs(journal: Path) -> int:
-    return int(json.loads(journal.read_text())["done"]) if journal.exists() else 0
 
 
 def test_a_stream_of_ten_times_the_samples(tmp_path: Path) -> None:
