@@ -188,7 +188,7 @@ def test_odd_json(tmp_path: Path, text: str) -> None:
 
 
 def test_a_caption_of_100_mb_is_a_reject(tmp_path: Path) -> None:
-    from pipelines.steps.interpolate import Interpolate
+    from cc_prep.steps.interpolate import Interpolate
 
     lists_of_captions(tmp_path, '"' + "x" * 100_000_000 + '"')
     settings = manifest.load("spot", ["interpolate.method=crossfade"], root=str(tmp_path))
