@@ -1,4 +1,4 @@
-"""The same shards by other versions of Ray: `python -m tests.faults.ray_versions 2.55.0 2.58.0`.
+"""The same shards by other versions of Ray: `python -m tests.faults.ray_versions 2.56.0 2.58.0`.
 
 Fetches each version beside the installed one, so it stands apart from the tests, which need none.
 """
@@ -16,7 +16,7 @@ from tests import small_weights
 from tests.behaviour.test_build_is_exact import digests
 from tests.conftest import BIN
 
-OLDEST = "2.55.0"  # that pyproject.toml allows
+OLDEST = "2.56.0"  # that pyproject.toml allows
 
 
 def main() -> None:
