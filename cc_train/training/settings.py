@@ -78,8 +78,8 @@ class Loop(Section):
     """`auto`: `cuda` where there is one."""
     threads: Speed[int] = Field(0, ge=0)
     """Threads of torch on a CPU; 0 leaves torch's choice."""
-    loader_workers: Speed[int] = Field(0, ge=0)
-    """Processes that read ahead; on a GPU 2 or more."""
+    loader_workers: Speed[int | None] = Field(None, ge=0)
+    """Processes that read ahead; null: 4 for a GPU, none for a CPU."""
     seed: int = Field(0, ge=0, lt=2**32)
     """Of weights, order, masks and dropout."""
     log_every: Speed[int] = Field(20, ge=1)
