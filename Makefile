@@ -172,7 +172,7 @@ zoo-row: $(SETUP)  ## raw files → shards → SYSTEM=procap|scorer → scores b
 	  sh tools/recipes/zoo-row.sh
 
 ablation: $(SETUP)  ## with and without stage 1 and queries, on rendered scenes; see docs/results.md
-	$(BIN)/python benchmarks/ablation.py --out '$(ABLATION)' --docs docs/results.md $(ARGS)
+	$(BIN)/python benchmarks/ablation.py --out '$(ABLATION)' --docs benchmarks/results/notes/ablation.md $(ARGS)
 
 # How captioner-mini was made, step by step, in some hours on two cores; see docs/results.md.
 captioner-mini: $(SETUP)  ## train a captioner of rendered pairs from nothing: MINI/packed

@@ -86,7 +86,7 @@ def test_faulty_images_are_rejected_or_handled(
 
 
 def test_a_users_mistake_gets_one_line(tmp_path: Path, cc_prep: Command) -> None:
-    """By the real command; docs/messages.md has the others."""
+    """By the real command; tests/faults/messages.md has the others."""
     done = cc_prep("interpolate", "clever", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert done.stderr.startswith("cc-prep: no manifest")

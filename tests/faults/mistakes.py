@@ -1,4 +1,4 @@
-"""Users' mistakes and the line that each gets: the rows of docs/messages.md.
+"""Users' mistakes and the line that each gets: the rows of messages.md.
 
 `python -m tests.faults.mistakes` prints the table anew.
 """

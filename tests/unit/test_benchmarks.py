@@ -204,7 +204,7 @@ def test_the_page_has_the_table_that_the_scorer_comparison_prints(
     monkeypatch.chdir(ROOT)
     plan = importlib.import_module("scorer_comparison").PLAN
     table = comparison.Comparison(Path("out"), ROOT / plan.results, plan).table()
-    page = (ROOT / "docs/results.md").read_text()
+    page = (ROOT / "benchmarks/results/notes/scorer.md").read_text()
     assert f"<!-- {plan.mark} -->\n{table}\n<!-- end -->" in page
 
 

@@ -15,7 +15,6 @@ from rich.console import Console
 
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.tar import DamagedShard
-from cc_prep.models.clip import count_layers
 from cc_prep.settings import Conflict, Place, Section, Speed
 from cc_prep.weights.registry import read_tensors
 from cc_train.data import feature_statistics, image_pairs, order, shard_index, split
@@ -252,16 +251,26 @@ def imagine(run: Path, pair: tuple[Image, Image], caption: str) -> np.ndarray:
     return pictures[0].numpy()
 
 
-def start_from_clip(encoder: ProcedureEncoder, path: Path) -> None:
-    """Takes the first blocks of CLIP's image transformer. Raises UserError."""
+def clip_blocks(path: Path) -> dict[str, torch.Tensor]:
+    """The blocks of CLIP's image transformer in a file of its weights. Raises UserError."""
     tensors = {name.removeprefix("clip."): t for name, t in read_tensors(path).items()}
     blocks = {n[len(CLIP_BLOCKS) :]: t for n, t in tensors.items() if n.startswith(CLIP_BLOCKS)}
-    own = encoder.transformer.state_dict()
-    count = count_layers(tensors, CLIP_BLOCKS.rstrip("."))
+    if not blocks:
+        raise UserError(
+            f"{path}: these are no CLIP weights: no {CLIP_BLOCKS}… in them",
+            "Give CLIP's weights (ViT-B-32.pt), or a run of stage 1 to cc-train stage2",
+        )
+    return blocks
+
+
+def start_from_clip(encoder: ProcedureEncoder, path: Path) -> None:
+    """Takes the first blocks of CLIP's image transformer. Raises UserError."""
+    blocks, own = clip_blocks(path), encoder.transformer.state_dict()
+    count = len({name.split(".")[1] for name in blocks})
     if count < encoder.config.layers or any(
         blocks[name].shape != t.shape for name, t in own.items()
     ):
-        width = len(next(iter(blocks.values()))) if blocks else 0
+        width = len(next(iter(blocks.values())))
         raise UserError(
             f"{path}: {count} blocks, the first tensor {width} wide, do not make "
             f"{encoder.config.layers} of {encoder.config.width}",

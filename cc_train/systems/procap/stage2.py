@@ -31,6 +31,7 @@ from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder, resized_times
 from cc_train.systems.procap.stage1 import (
     Network,
+    clip_blocks,
     read_encoder,
     read_features,
     start_from_clip,
@@ -205,6 +206,8 @@ def _refuse_unread(settings: Settings, request: Request) -> None:
     """Raises UserError for files of networks that would be ignored, as beside those of --init."""
     vqgan, backbone = settings.vqgan, settings.backbone_weights
     if _stage1(request.init) is None:
+        if request.init is not None:
+            clip_blocks(request.init)  # before any data is read
         kind, pooling = settings.frames or "tokens", settings.feature_pooling
         frozen_networks.refuse_of_features(kind, backbone, pooling)
         return
