@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from cc_prep.formats import rejects, sequences
-from tests.conftest import BIN, ROOT, Command, outside_make
+from tests.commands import outside_make
+from tests.conftest import BIN, ROOT, Command
 
 FAST = ("--set", "interpolate.method=crossfade", "--set", "image_size=64")
 

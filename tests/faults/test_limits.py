@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from cc_prep.formats import tar
-from tests import miniatures
+from tests import dataset_factory
 from tests.conftest import Command
 from tests.faults import processes
 from tests.faults import test_strangers as strangers
@@ -45,7 +45,7 @@ def table(root: Path, rows: int) -> None:
     """So many pairs of the same few images; the one at FEW has an image of its own."""
     root.mkdir()
     for number in range(5):
-        miniatures.image(root / f"{number}.png", number)
+        dataset_factory.image(root / f"{number}.png", number)
     with (root / "pairs.csv").open("w", newline="") as file:
         written = csv.writer(file)
         written.writerow(["id", "before", "after", "caption"])
