@@ -81,7 +81,7 @@ def test_damaged_samples_are_left_out(entries: list[Entry], backbone: Path) -> N
 
 
 def test_other_features_and_none_are_refused(tmp_path: Path, entries: list[Entry]) -> None:
-    with pytest.raises(UserError, match=r"features of .*, not of"):
+    with pytest.raises(UserError, match=", not of"):
         feature_statistics.compute(entries, FeatureSource("vqgan", "0" * 64), QUIET)
     pattern, _ = shard_factory.write_tokens(tmp_path / "without", 1)
     with pytest.raises(UserError, match="holds no features"):

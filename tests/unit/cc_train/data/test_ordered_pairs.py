@@ -158,7 +158,7 @@ def test_shards_without_features_say_what_to_build() -> None:
 
 def test_features_of_two_backbones_are_refused() -> None:
     """Keeps away: a captioner that is trained on features of two networks."""
-    with pytest.raises(UserError, match=r"holds features of .*, not of"):
+    with pytest.raises(UserError, match="holds features"):
         OrderedPairBatches(WORDS, 12, 1, FeatureSource("planted", "1" * 64))(
             pair_factory.scene(0), [np.random.default_rng(0)] * 2
         )

@@ -54,7 +54,7 @@ def test_a_run_with_other_heads_is_no_start(
     """Keeps away: attention that reads its weights in other parts, which no shape shows."""
     sections = {"encoder": {"heads": 2}, "decoder": {"heads": 4}, "backbone": {}}
     monkeypatch.setattr(stored_run, "read", lambda path: Run(path, "pair", sections, {}, 1))
-    with pytest.raises(UserError, match=r"encoder\.heads=2, not 4\. Set encoder\.heads=2"):
+    with pytest.raises(UserError, match=r"encoder\.heads=2, .* encoder\.heads=2"):
         recipe._start_from(
             network_factory.chain(),
             tmp_path,

@@ -285,7 +285,7 @@ def test_as_many_blocks_see_one_image_as_when_the_weights_were_trained(tmp_path:
         prepared(tmp_path, init=foreign)
     damaged = tmp_path / "damaged.safetensors"
     damaged.write_bytes(ours.read_bytes()[:100])
-    with pytest.raises(UserError, match="not a checkpoint of tensors"):
+    with pytest.raises(UserError, match=r"damaged.*checkpoint"):
         prepared(tmp_path, init=damaged)
 
 

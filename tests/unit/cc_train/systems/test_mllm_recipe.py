@@ -139,7 +139,7 @@ def test_a_run_of_pasted_pictures(folder: Path, shards: Path, tmp_path: Path) ->
     entries = shard_index.read([str(shards / "train-*.tar")])
     ((_, caption),) = predict(captioner, entries[:1])
     assert caption.attention.maps.shape[1:] == (2, 1)
-    with pytest.raises(UserError, match="family lm sees features of each image"):
+    with pytest.raises(UserError, match="family lm"):
         start.train("mllm", settings(folder, "lm", shards, model={"images": "pasted"}),
                     request(shards, tmp_path / "none"))  # fmt: skip
 
@@ -319,7 +319,7 @@ def test_a_connector_starts_from_a_pair_captioner(folder: Path, shards: Path) ->
     ):
         recipe._init_connector(narrow, chosen, [], spec, one)
     other = recipe.Settings(connector=Connector(heads=2))
-    with pytest.raises(UserError, match=r"has encoder\.heads=4, not 2\. Set connector\.heads=4"):
+    with pytest.raises(UserError, match=r"encoder\.heads=4, .* connector\.heads=4"):
         recipe._init_connector(connector, other, [], spec, one)
     with pytest.raises(
         UserError, match=r"was trained on features of .* these shards hold those of"

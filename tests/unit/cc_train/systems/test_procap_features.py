@@ -192,7 +192,7 @@ def test_samples_of_two_backbones_are_refused(tmp_path: Path) -> None:
     sample = entry.read()
     assert sample.features is not None
     other = replace(sample, features=replace(sample.features, sha256="0" * 64))
-    with pytest.raises(UserError, match=r"features of .*, not of"):
+    with pytest.raises(UserError, match=", not of"):
         task.source.make([other], [np.random.default_rng(0)])  # type: ignore[attr-defined]
 
 

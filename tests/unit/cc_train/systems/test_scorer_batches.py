@@ -97,6 +97,6 @@ def test_pairs_know_their_scene() -> None:
 
 def test_features_of_other_weights_are_refused() -> None:
     make = ScorerBatches(WORDS, network_factory.LENGTH, FeatureSource("planted", "1" * 64))
-    with pytest.raises(UserError, match=r"features of .*, not of"):
+    with pytest.raises(UserError, match=", not of"):
         make(SAMPLES[:1], [np.random.default_rng(0)])
     assert pair_factory.DIGEST != "1" * 64

@@ -120,7 +120,7 @@ def test_the_first_error_is_the_one_to_show(
 ) -> None:
     """Keeps away: "the disk is full" of the account in place of why the workers failed."""
     monkeypatch.setattr(provenance, "write", FullAtTheEnd(provenance.write))
-    with pytest.raises(JobFailed, match=r"pairs failed .*; 0 of 1 shards are done"):
+    with pytest.raises(JobFailed, match=r"pairs failed .*; 0 of 1 shards"):
         job_factory.run(spec(tmp_path, fails=range(8)))
 
 
