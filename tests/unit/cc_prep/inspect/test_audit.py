@@ -17,7 +17,7 @@ from cc_prep.inspect.inspection import inspect
 from cc_prep.records import Facts, ImagePair, ObjectAttributes
 from cc_prep.synth.captions import NO_CHANGE_SENTENCES, PLAIN_NO_CHANGE, SENTENCES
 from tests.conftest import Command
-from tests.miniatures import levir_mci
+from tests.dataset_factory import levir_mci
 
 LEVIR = (
     "the scene is the same as before .",

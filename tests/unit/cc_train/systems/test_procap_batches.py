@@ -348,9 +348,9 @@ def test_a_rule_that_draws_needs_all_features(strategy: str) -> None:
 
 def test_features_that_are_not_stored_or_not_alike_are_refused() -> None:
     make = assembler("features", backbone=PLANTED)
-    with pytest.raises(UserError, match=r"k0: no features of frame 2 stored.*features\.frames=all"):
+    with pytest.raises(UserError, match=r"k0: .*frame 2 .*features\.frames=all"):
         make([feature_sample(0, (0, 1, 3, 4))], rngs(1))
-    with pytest.raises(UserError, match=r"k0 holds features of .*, not of"):
+    with pytest.raises(UserError, match="k0 holds features"):
         assembler("features", backbone=FeatureSource("planted", "cd" * 32))(
             [feature_sample(0)], rngs(1)
         )

@@ -24,7 +24,7 @@ from cc_train.systems.procap import stage1, stage2
 from cc_train.systems.procap.captioner import ProCap
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
 from cc_train.training.task import Request, Task
-from tests import small_weights, token_shards
+from tests import shard_factory, weight_factory
 
 SIZES = {"width": 16, "heads": 2, "hidden": 16, "length": 8}
 VALUES: dict[str, dict[str, Any]] = {
@@ -36,9 +36,9 @@ VALUES: dict[str, dict[str, Any]] = {
 def prepared(folder: Path, system: str, init: Path | None = None, **values: object) -> Task:
     """The task of a stage on shards with features of all frames, twice as fine as the tokens."""
     folder.mkdir(exist_ok=True)
-    backbone = small_weights.write_vqgan(folder / "backbone.safetensors", seed=1, levels=2)
+    backbone = weight_factory.write_vqgan(folder / "backbone.safetensors", seed=1, levels=2)
     facts = Facts("none") if "facts" in values else None
-    shards, vqgan = token_shards.write(folder / "shards", 4, backbone=backbone, facts=facts)
+    shards, vqgan = shard_factory.write_tokens(folder / "shards", 4, backbone=backbone, facts=facts)
     recipe: Any = {"stage1": stage1, "stage2": stage2}[system]
     files = {"vqgan": str(vqgan), "backbone_weights": str(backbone)} if init is None else {}
     loop = {"batch_size": 2, "device": "cpu", "steps": 1, "epochs": None}
@@ -177,9 +177,9 @@ def test_shards_of_another_backbone_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared(tmp_path / "a", "stage1", frames="features")
-    write = small_weights.write_vqgan
+    write = weight_factory.write_vqgan
     monkeypatch.setattr(
-        small_weights, "write_vqgan", lambda path, seed=0, levels=3: write(path, 2 * seed, levels)
+        weight_factory, "write_vqgan", lambda path, seed=0, levels=3: write(path, 2 * seed, levels)
     )
     with pytest.raises(UserError, match=r"was trained on features of vqgan .*same backbone"):
         prepared(tmp_path / "b", "stage2", tmp_path / "a/stage1")
@@ -192,7 +192,7 @@ def test_samples_of_two_backbones_are_refused(tmp_path: Path) -> None:
     sample = entry.read()
     assert sample.features is not None
     other = replace(sample, features=replace(sample.features, sha256="0" * 64))
-    with pytest.raises(UserError, match=r"features of .*, not of"):
+    with pytest.raises(UserError, match=", not of"):
         task.source.make([other], [np.random.default_rng(0)])  # type: ignore[attr-defined]
 
 

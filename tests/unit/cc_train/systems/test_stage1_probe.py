@@ -19,7 +19,7 @@ from cc_train.systems.procap import stage1_probe
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 from cc_train.systems.procap.stage1_probe import ProbedPairs
-from tests import token_shards
+from tests import shard_factory
 
 SIZES = Config(width=64, layers=1, latent=6, codes=11, frames=3, rows=4, columns=4, text_length=4)
 ATTRIBUTES = ObjectAttributes("red", "cube", "metal", "large", (0.4, 0.6))
@@ -99,7 +99,7 @@ def test_surprise_of_one_place_by_hand(encoder: ProcedureEncoder) -> None:
 
 
 def test_pairs_of_shards(tmp_path: Path) -> None:
-    pattern, vqgan = token_shards.write(tmp_path, 3, facts=Facts("drop", ATTRIBUTES))
+    pattern, vqgan = shard_factory.write_tokens(tmp_path, 3, facts=Facts("drop", ATTRIBUTES))
     codec = VQGAN.from_tensors(read_tensors(vqgan))[0]
     features = FrameFeatures(codec, "tokens")
     entries = shard_index.read([pattern])
@@ -114,7 +114,7 @@ def test_pairs_of_shards(tmp_path: Path) -> None:
 
 
 def test_pairs_without_facts_are_refused(tmp_path: Path) -> None:
-    pattern, vqgan = token_shards.write(tmp_path, 2)
+    pattern, vqgan = shard_factory.write_tokens(tmp_path, 2)
     features = FrameFeatures(VQGAN.from_tensors(read_tensors(vqgan))[0], "tokens")
     with pytest.raises(UserError, match="says what truly changed"):
         ProbedPairs.read(shard_index.read([pattern]), features)

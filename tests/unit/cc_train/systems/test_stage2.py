@@ -22,7 +22,7 @@ from cc_train.runs import checkpoints, run_folder, stored_run
 from cc_train.systems.procap import stage1, stage2
 from cc_train.systems.procap.captioner import ProCap
 from cc_train.training.task import Request, Task
-from tests import small_weights, token_shards
+from tests import shard_factory, weight_factory
 
 SCENES = 6
 QUIET = Console(quiet=True)
@@ -39,7 +39,7 @@ def prepared(
     **values: object,
 ) -> Task:
     """The task of a stage on shards of six scenes of two pairs, one of which is held out."""
-    shards, vqgan = token_shards.write(folder, SCENES, images=images, tokenizer=tokenizer)
+    shards, vqgan = shard_factory.write_tokens(folder, SCENES, images=images, tokenizer=tokenizer)
     recipe = {"stage1": stage1, "stage2": stage2}[system]
     loop = {"batch_size": 2, "device": "cpu", "epochs": 1}
     files = {"vqgan": str(vqgan)} if init is None or init.is_file() else {}
@@ -165,7 +165,7 @@ def test_stages_make_the_network_that_the_tokens_are_of(tmp_path: Path) -> None:
     """Keeps away: attention that `tokenize.config` dropped, and that a training used: the features
     of another network than the one that made its targets, without a word."""
     path = tmp_path / "vqgan.safetensors"
-    vqgan = str(small_weights.write_vqgan(path, attention=(2,)))
+    vqgan = str(weight_factory.write_vqgan(path, attention=(2,)))
     config = {"ddconfig": {"resolution": 64, "attn_resolutions": []}}
     network, file, unused = networks.vqgan(vqgan, config)
     tokenizer = networks.tokenizer_meta(network, file, unused, config)
@@ -191,7 +191,7 @@ def test_stages_make_the_network_that_the_tokens_are_of(tmp_path: Path) -> None:
 def dropping(folder: Path, resolutions: list[int]) -> Path:
     """A folder with a VQGAN with attention, and the provenance of a build that dropped some."""
     folder.mkdir(exist_ok=True)
-    vqgan = small_weights.write_vqgan(folder / "vqgan.safetensors", attention=(2,))
+    vqgan = weight_factory.write_vqgan(folder / "vqgan.safetensors", attention=(2,))
     config = {"ddconfig": {"resolution": 64, "attn_resolutions": resolutions}}
     record = {
         "format": training_shards.FORMAT.name,
@@ -217,8 +217,8 @@ def test_a_foreign_provenance_ends_no_training(tmp_path: Path, changed: dict[str
 
 def test_pairs_to_validate_on_are_checked_before_the_first_step(tmp_path: Path) -> None:
     """Keeps away: 5,000 steps of stage 1 that end at the first validation."""
-    shards, vqgan = token_shards.write(tmp_path, SCENES, images=True)
-    valid, _ = token_shards.write(tmp_path / "other", SCENES, "val")
+    shards, vqgan = shard_factory.write_tokens(tmp_path, SCENES, images=True)
+    valid, _ = shard_factory.write_tokens(tmp_path / "other", SCENES, "val")
     own = {"network": NETWORK, "frames": "pixels", "vqgan": str(vqgan), "loop": {"device": "cpu"}}
     settings = build(stage1.Settings, own, "test", "docs")
     with pytest.raises(UserError, match=r"set-val-.* holds the images of 0"):
