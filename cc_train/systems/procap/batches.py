@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -33,6 +33,7 @@ from cc_train.systems.procap import damage, masking
 from cc_train.systems.procap.masking import Masks
 
 DRAWING: tuple[Strategy, ...] = ("confidence", "random", "visual")
+Text = Literal["captions", "none"]
 
 
 class Keyframes(Section):
@@ -59,6 +60,7 @@ class ProcedureBatches:
         first_caption: Always use the first caption, as the reference does for small data sets.
         crop: See `cropped`.
         backbone: The backbone of the features.
+        text: `none` shows no caption.
     """
 
     kind: Reads
@@ -68,6 +70,7 @@ class ProcedureBatches:
     first_caption: bool = False
     crop: float | None = None
     backbone: FeatureSource | None = None
+    text: Text = "captions"
 
     def __call__(
         self,
@@ -117,7 +120,7 @@ class ProcedureBatches:
     def _shown(self, sample: TrainingSample, rng: np.random.Generator) -> Shown:
         """Draws the frames and the caption of a sample, before its mask."""
         chosen = self._keyframes(sample, rng)
-        text = draw_caption(sample, rng, self.first_caption)
+        text = "" if self.text == "none" else draw_caption(sample, rng, self.first_caption)
         tokens = sample.tokens[chosen].reshape(len(chosen), -1).astype(np.int64)
         seen = self._seen(sample, chosen, tokens)
         frames = seen if self.crop is None else cropped(seen, self.crop, rng)

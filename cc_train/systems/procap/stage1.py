@@ -31,7 +31,13 @@ from cc_train.layers.feature_grid import Pooling
 from cc_train.runs import stored_run
 from cc_train.runs.stored_run import Run
 from cc_train.systems.procap import frozen_networks
-from cc_train.systems.procap.batches import Keyframes, ProcedureBatches, other_scenes, text_ids
+from cc_train.systems.procap.batches import (
+    Keyframes,
+    ProcedureBatches,
+    Text,
+    other_scenes,
+    text_ids,
+)
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.masking import Masks
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder, Sizes
@@ -109,6 +115,9 @@ class Settings(Section):
     """What is masked."""
     losses: Losses = Losses()
     """Weights of the losses."""
+    text: Text = "captions"
+    """`none`: the encoder sees no captions, so that pairs without any teach it as much as others.
+    Not in the paper; it needs `losses.align=0`."""
     first_caption: bool = False
     """Always take a pair's first caption, and not a random one."""
     validation_split: split.ValidationSplit = split.ValidationSplit()
@@ -131,6 +140,13 @@ class Settings(Section):
             raise Conflict(
                 f"crop: {self.frames} cannot be cropped", "Set frames=pixels, or crop=null"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _align_needs_captions(self) -> Settings:
+        if self.text == "none" and self.losses.align:
+            raise Conflict("losses.align: it judges captions, and text=none shows none",
+                           "Set losses.align=0, or text=captions")  # fmt: skip
         return self
 
 
@@ -162,6 +178,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         settings.network.text_length,
         settings.first_caption,
         backbone=features.source,
+        text=settings.text,
     )
     for _ in HeldOut(shard_index.first_of_shards(data.valid), make_batch):
         pass  # a shard that validation cannot take is refused before the first step

@@ -53,6 +53,15 @@ def damaged_of(batch: dict[str, Any]) -> torch.Tensor:
     )
 
 
+def test_without_captions_the_text_is_empty_and_judges_nothing() -> None:
+    """Keeps away: another draw of frames and masks, and a wrong caption where none is shown."""
+    shown = assembler()([sample(i) for i in range(2)], rngs(2))
+    silent = assembler(text="none", first_caption=True)([sample(i) for i in range(2)], rngs(2))
+    assert not silent["text"].any()
+    assert not silent["negative_is_valid"].any()
+    assert torch.equal(silent["frames"], shown["frames"])
+
+
 def test_every_part_is_of_its_own_sample() -> None:
     """Keeps away: tokens, frames or masks that belong to the neighbour."""
     batch = assembler()([sample(i) for i in range(3)], rngs(3))
