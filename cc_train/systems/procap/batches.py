@@ -29,7 +29,7 @@ from cc_train.data.collate import (
     require_backbone,
     stack,
 )
-from cc_train.systems.procap import damage, masking
+from cc_train.systems.procap import damage, masking, pasting
 from cc_train.systems.procap.masking import Masks
 
 DRAWING: tuple[Strategy, ...] = ("confidence", "random", "visual")
@@ -61,6 +61,7 @@ class ProcedureBatches:
         crop: See `cropped`.
         backbone: The backbone of the features.
         text: `none` shows no caption.
+        pasted: A batch also has a pair with pasted things of each sample.
     """
 
     kind: Reads
@@ -71,6 +72,7 @@ class ProcedureBatches:
     crop: float | None = None
     backbone: FeatureSource | None = None
     text: Text = "captions"
+    pasted: bool = False
 
     def __call__(
         self,
@@ -115,6 +117,34 @@ class ProcedureBatches:
             "negative_is_valid": torch.tensor(valid),
             "mask": torch.tensor(masks),
             "changed": torch.tensor([s.meta.get("kind") != NO_CHANGE for s in samples]),
+            **(self._pasted(every, rngs, negative_index) if self.pasted else {}),
+        }
+
+    def _pasted(
+        self,
+        samples: Sequence[TrainingSample],
+        rngs: Sequence[np.random.Generator],
+        sources: np.ndarray,
+    ) -> dict[str, torch.Tensor]:
+        """A pair with pasted things of each sample that has a generator.
+
+        Args:
+            sources: The number of the sample that the things of each are cut out of.
+        """
+        ends, kinds = [], []
+        for sample, source, rng in zip(samples, sources.tolist(), rngs, strict=False):
+            size = int(sample.meta["height"]), int(sample.meta["width"])
+            image, other = (
+                images_of(one, [int(rng.integers(2)) * (len(one.tokens) - 1)], size)[0]
+                for one in (sample, samples[source])
+            )
+            grid = sample.tokens.shape[1], sample.tokens.shape[2]
+            pair = pasting.paste(image, other, grid, rng)
+            ends.append(pair.ends)
+            kinds.append(pair.kinds.reshape(-1))
+        return {
+            "pasted": torch.from_numpy(stack(samples[: len(ends)], ends)),
+            "pasted_kinds": torch.from_numpy(np.stack(kinds)),
         }
 
     def _shown(self, sample: TrainingSample, rng: np.random.Generator) -> Shown:

@@ -62,9 +62,13 @@ class Network(Sizes):
     networks; for training from scratch."""
 
     def encoder(
-        self, features: FrameFeatures, frames: int, grid: tuple[int, int]
+        self, features: FrameFeatures, frames: int, grid: tuple[int, int], local: bool = False
     ) -> ProcedureEncoder:
-        """An untrained encoder for so many frames of [rows, columns] tokens."""
+        """An untrained encoder for so many frames of [rows, columns] tokens.
+
+        Args:
+            local: With the head of `losses.local`.
+        """
         config = Config(
             **self.model_dump(include=set(Sizes.model_fields)),
             latent=features.channels,
@@ -73,6 +77,7 @@ class Network(Sizes):
             rows=grid[0],
             columns=grid[1],
             standardised=features.backbone is not None,
+            local=local,
         )
         encoder = ProcedureEncoder(config, self.position_std)
         if self.sinusoidal_init:
@@ -168,7 +173,14 @@ def prepare(settings: Settings, request: Request) -> Task:
         reference_quirks=settings.reference_quirks,
         cache_mb=settings.cache_mb,
     )
-    encoder = untrained(settings.network, features, settings.keyframes.k + 2, data, request.console)
+    encoder = untrained(
+        settings.network,
+        features,
+        settings.keyframes.k + 2,
+        data,
+        request.console,
+        local=settings.losses.local > 0,
+    )
     if request.init is not None:
         start_from_clip(encoder, request.init)
     make_batch = ProcedureBatches(
@@ -179,6 +191,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         settings.first_caption,
         backbone=features.source,
         text=settings.text,
+        pasted=settings.losses.local > 0,
     )
     for _ in HeldOut(shard_index.first_of_shards(data.valid), make_batch):
         pass  # a shard that validation cannot take is refused before the first step
@@ -214,10 +227,17 @@ def prepare(settings: Settings, request: Request) -> Task:
 
 
 def untrained(
-    network: Network, features: FrameFeatures, frames: int, data: Split, console: Console
+    network: Network,
+    features: FrameFeatures,
+    frames: int,
+    data: Split,
+    console: Console,
+    *,
+    local: bool = False,
 ) -> ProcedureEncoder:
     """An untrained encoder, which has only the statistics of a backbone's features."""
-    encoder = network.encoder(features, frames, frozen_networks.grid(data.first, features.vqgan))
+    grid = frozen_networks.grid(data.first, features.vqgan)
+    encoder = network.encoder(features, frames, grid, local)
     backbone = features.backbone
     if backbone is not None and encoder.standardise is not None:
         seen = feature_statistics.compute(data.train, features.source, console, backbone.on_grid)

@@ -92,7 +92,7 @@ def readings(
     for ends, tokens in batches:
         embedded = encoder.embed(ends.to(device).float())
         embeddings.append(_difference(embedded))
-        states.append(_difference(_states(encoder, embedded)))
+        states.append(_difference(encoder.forward_ends(embedded)))
         surprises.append(surprise(encoder, embedded, tokens.to(device)).cpu().numpy())
     encoder.train(was_training)
     raw = _difference(pairs.ends.float())
@@ -127,31 +127,12 @@ def surprise(encoder: ProcedureEncoder, embedded: Tensor, tokens: Tensor) -> Ten
         for number in range(QUARTERS):
             hidden = torch.zeros(2, len(quarter), dtype=torch.bool, device=embedded.device)
             hidden[end] = quarter == number
-            logits = encoder.to_logits(_states(encoder, embedded, hidden)[:, end, hidden[end]])
+            logits = encoder.to_logits(encoder.forward_ends(embedded, hidden)[:, end, hidden[end]])
             truth = tokens[:, end, hidden[end]]
             unlikely[:, end, hidden[end]] = F.cross_entropy(
                 logits.mT.float(), truth, reduction="none"
             )
     return unlikely.mT
-
-
-def _states(encoder: ProcedureEncoder, embedded: Tensor, hidden: Tensor | None = None) -> Tensor:
-    """The states of both ends as stage 2 has them, [B, 2, n, D]: without a caption, and with all
-    frames in between hidden.
-
-    Args:
-        hidden: Places of the ends that are hidden as well, bool [2, n].
-    """
-    sizes, count = encoder.config, len(embedded)
-    inner = embedded.new_zeros(count, sizes.frames - 2, *embedded.shape[2:])
-    visible = torch.zeros(sizes.frames, sizes.frame_tokens, dtype=torch.bool)
-    visible = visible.to(embedded.device)
-    visible[[0, -1]] = True if hidden is None else ~hidden
-    frames = torch.cat((embedded[:, :1], inner, embedded[:, 1:]), dim=1)
-    text = torch.zeros(count, sizes.text_length, dtype=torch.long, device=embedded.device)
-    placed = encoder.placed(frames, visible.flatten().expand(count, -1))
-    states = encoder.forward_frames(encoder.control(text, related=False), placed)
-    return states.unflatten(1, (sizes.frames, sizes.frame_tokens))[:, [0, -1]]
 
 
 def _difference(ends: Tensor) -> np.ndarray:

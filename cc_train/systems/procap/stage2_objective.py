@@ -20,7 +20,7 @@ from cc_train.training import fact_losses, optim
 from cc_train.training.caption_objective import CaptionObjective, right_words
 from cc_train.training.fact_losses import FactLosses
 
-UNUSED = ("to_logits.", "to_logits_rel.", "to_logits_vid.", "rel_")
+UNUSED = ("to_logits.", "to_logits_rel.", "to_logits_vid.", "to_logits_local.", "rel_")
 
 
 class Stage2Objective(CaptionObjective):

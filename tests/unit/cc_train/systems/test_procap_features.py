@@ -38,7 +38,9 @@ def prepared(folder: Path, system: str, init: Path | None = None, **values: obje
     folder.mkdir(exist_ok=True)
     backbone = small_weights.write_vqgan(folder / "backbone.safetensors", seed=1, levels=2)
     facts = Facts("none") if "facts" in values else None
-    shards, vqgan = token_shards.write(folder / "shards", 4, backbone=backbone, facts=facts)
+    shards, vqgan = token_shards.write(
+        folder / "shards", 4, backbone=backbone, facts=facts, images=True
+    )
     recipe: Any = {"stage1": stage1, "stage2": stage2}[system]
     files = {"vqgan": str(vqgan), "backbone_weights": str(backbone)} if init is None else {}
     loop = {"batch_size": 2, "device": "cpu", "steps": 1, "epochs": None}
@@ -88,6 +90,33 @@ def test_stage_1_standardises_what_it_sees(tmp_path: Path, pooling: str, channel
         measures, picture = task.objective.validate(encoder.eval())
     assert measures["msm"] > 0
     assert picture is not None, "what it reconstructs is drawn from tokens"
+
+
+@pytest.mark.parametrize("weights", [{}, {"msm": 0, "align": 0, "consistency": 0}])
+def test_local_consistency_is_learned_on_pasted_images(
+    tmp_path: Path, weights: dict[str, float]
+) -> None:
+    """Keeps away: a loss that is not trained beside the others, or not alone, and a stage 2 that
+    trains its head."""
+    losses = {"local": 2.0, **weights}
+    task = prepared(tmp_path / "a", "stage1", frames="features", losses=losses)
+    batch = task.source(0)
+    [chunk] = task.objective.chunks(batch)
+    counts = task.objective.denominators(batch)
+    found = task.objective.losses("model", chunk, 0, {n: v.clamp(min=1) for n, v in counts.items()})
+    assert ("msm" in found) == (not weights)
+    head = task.objective.network.to_logits_local
+    found["total"].backward()
+    assert head[3].bias.grad.abs().sum() > 0
+    assert counts["local"] == batch["pasted_kinds"].numel()
+    with torch.inference_mode():
+        measures, _ = task.objective.validate(task.objective.network)
+    assert measures["local"] > 0
+    assert task.objective.criterion.figure in measures
+    second = prepared(tmp_path / "b", "stage2", tmp_path / "a/stage1")
+    assert isinstance(second.objective.network, ProCap)
+    kept = second.objective.network.encoder.to_logits_local
+    assert not any(parameter.requires_grad for parameter in kept.parameters())
 
 
 def test_stage_2_takes_kind_networks_and_statistics_of_stage_1(tmp_path: Path) -> None:
