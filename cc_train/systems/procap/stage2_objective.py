@@ -62,6 +62,8 @@ class Stage2Objective(CaptionObjective):
         rest = nn.ModuleList([network.mlp, network.text_decoder])
         if network.comparison is not None:
             rest.extend([network.comparison, network.bridge])
+        if network.skip is not None:
+            rest.append(network.skip)
         parts: list[tuple[nn.Module, float]] = [
             (network.encoder, self.encoder_lr_scale),
             (rest, 1.0),
@@ -106,7 +108,7 @@ class Stage2Objective(CaptionObjective):
         if "first" in batch:
             embedded = embedded[torch.stack((batch["first"], batch["second"]), dim=1)]
         states = network.procedure_between(embedded)
-        changes, before, after = None, *network.ends(states)
+        changes, before, after = None, *network.ends(states, embedded)
         if network.comparison is not None:
             changes = network.changes(before, after)
         logits = network.logits(batch["ids"], network.attended(states, changes))

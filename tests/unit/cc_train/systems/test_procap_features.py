@@ -248,10 +248,12 @@ def test_the_run_names_its_backbone(tmp_path: Path) -> None:
 COMPARING: dict[str, Any] = {"comparison": {}, "pairs_per_scene": 2, "facts": {}}
 
 
-def test_a_captioner_with_a_comparison_comes_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_captioner_with_a_comparison_comes_back(tmp_path: Path, skip: bool) -> None:
     """Keeps away: a loaded captioner without its comparison, and one that says other captions."""
     network = VALUES["stage1"]["network"]
-    task = prepared(tmp_path, "stage2", frames="features", network=network, **COMPARING)
+    values = {**COMPARING, "comparison": {"skip": skip}}
+    task = prepared(tmp_path, "stage2", frames="features", network=network, **values)
     trained = task.objective.network
     assert isinstance(trained, ProCap)
     loaded = stage2.load(stored_run.read(tmp_path / "stage2"), "cpu")
@@ -264,6 +266,10 @@ def test_a_captioner_with_a_comparison_comes_back(tmp_path: Path) -> None:
     unused = ("to_logits", "special_emb")
     for name, parameter in trained.named_parameters():
         assert (id(parameter) in learning) or any(part in name for part in unused), name
+    embedded = trained.encoder.embed(trained.features(pairs))
+    states = torch.zeros_like(trained.procedure_between(embedded))  # which hide everything
+    before, after = trained.ends(states, embedded)
+    assert bool((before != after).any()) == skip
 
 
 @pytest.mark.parametrize(
