@@ -42,6 +42,7 @@ from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.masking import Masks
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder, Sizes
 from cc_train.systems.procap.stage1_objective import Losses, Stage1Objective
+from cc_train.systems.procap.stage1_probe import Gate, ProbedPairs
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, over_samples
 
@@ -125,6 +126,11 @@ class Settings(Section):
     Not in the paper; it needs `losses.align=0`."""
     first_caption: bool = False
     """Always take a pair's first caption, and not a random one."""
+    probe_labels: int | None = Field(None, ge=10)
+    """In each validation a probe of so many labelled scenes reads the changes of the others, and
+    logs how much more it tells from the states, or from surprise, beside the encoder's input than
+    from that alone (docs/imagining.md). It needs facts of rendered scenes, twice as many of them.
+    """
     validation_split: split.ValidationSplit = split.ValidationSplit()
     """What is held out of the training for validation, without --valid."""
     stream: StreamSettings = StreamSettings()
@@ -208,6 +214,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         weight_decay=settings.loop.weight_decay,
         device=request.device,
         picture=partial(_picture, data.valid[:6], make_batch, features),
+        **_probe(settings.probe_labels, data, features, request),
         max_activation_mb=settings.max_activation_mb,
         ranks=request.ranks,
     )
@@ -224,6 +231,16 @@ def prepare(settings: Settings, request: Request) -> Task:
         files=network_files,
         partners=True,
     )
+
+
+def _probe(
+    labels: int | None, data: Split, features: FrameFeatures, request: Request
+) -> dict[str, Gate]:
+    """The probe of the validations, if one is asked for; the first rank runs it."""
+    if labels is None or not request.ranks.is_main_process:
+        return {}
+    pairs = ProbedPairs.read(data.valid, features)
+    return {"probe": Gate(pairs, labels, request.device)}
 
 
 def untrained(

@@ -292,6 +292,7 @@ class Stage1Objective(Objective):
     Args:
         held_out: Such batches for validation, those of this rank.
         picture: Makes the grid of a validation.
+        probe: Further figures of a validation.
         max_activation_mb: On a CPU, variants run one by one if together they would keep more than
             this for the backward pass.
     """
@@ -309,6 +310,7 @@ class Stage1Objective(Objective):
         weight_decay: float,
         device: str,
         picture: Callable[[ProcedureEncoder], np.ndarray | None] = lambda network: None,
+        probe: Callable[[ProcedureEncoder], dict[str, float]] = lambda network: {},
         max_activation_mb: int = 1000,
         ranks: Ranks = ALONE,
     ) -> None:
@@ -316,7 +318,7 @@ class Stage1Objective(Objective):
         self.features = features.to(device)
         self.max_activation_mb, self.ranks = max_activation_mb, ranks
         self.settings, self.held_out, self.device = settings, held_out, device
-        self.weight_decay, self.picture = weight_decay, picture
+        self.weight_decay, self.picture, self.probe = weight_decay, picture, probe
         if not settings.of_frames:
             self.criterion = Criterion("local", higher_is_better=False)
 
@@ -391,7 +393,9 @@ class Stage1Objective(Objective):
                 for group, members in groups.items():
                     tally.add(f"{name}_{group}", right[members].sum(), count[members].sum())
         whole = Tally.summed(self.ranks.gather_objects((tally.sums, tally.counts)))
-        return whole.means(), self.picture(network) if self.ranks.is_main_process else None
+        if not self.ranks.is_main_process:
+            return whole.means(), None
+        return {**whole.means(), **self.probe(network)}, self.picture(network)
 
     def _weighed(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
         total = sum(

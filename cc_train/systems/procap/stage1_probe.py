@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cc_prep.errors import UserError
 from cc_prep.records import Facts
 from cc_train.data import shard_index
 from cc_train.data.collate import before_after
@@ -26,6 +27,7 @@ from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
 
 BATCH = 32
 QUARTERS = 4
+VALIDATION_DRAWS = 4  # of labelled scenes
 INPUT, STATES, SURPRISE = "input", "states", "surprise"
 BESIDE = "beside input"
 
@@ -139,6 +141,38 @@ def _difference(ends: Tensor) -> np.ndarray:
     """After less before, float32 [B, n, D], of [B, 2, n, D]."""
     difference: np.ndarray = (ends[:, 1] - ends[:, 0]).float().cpu().numpy()
     return difference
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The probe as a training runs it in each validation.
+
+    Attributes:
+        labels: Number of labelled scenes.
+    """
+
+    pairs: ProbedPairs
+    labels: int
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        scenes = len(np.unique(self.pairs.labels.scenes))
+        if scenes < 2 * self.labels:
+            raise UserError(
+                f"probe_labels: {scenes} scenes of the validation have facts, and a probe of "
+                f"{self.labels} labelled ones needs {2 * self.labels}",
+                "Set probe_labels lower, or hold out more scenes",
+            )
+
+    def __call__(self, encoder: ProcedureEncoder) -> dict[str, float]:
+        """How much more is read beside the input than from the input alone: shares, by
+        `probe_<figure>_<reading>`."""
+        figures = measure(encoder, self.pairs, (self.labels,), VALIDATION_DRAWS, self.device)
+        return {
+            f"probe_{name}_{reading}": one.gain
+            for reading in (STATES, SURPRISE)
+            for name, one in figures[f"{reading} {BESIDE}"][self.labels].items()
+        }
 
 
 def logged(figures: Mapping[str, Mapping[int, Mapping[str, Figure]]]) -> dict[str, float]:

@@ -37,7 +37,7 @@ def prepared(folder: Path, system: str, init: Path | None = None, **values: obje
     """The task of a stage on shards with features of all frames, twice as fine as the tokens."""
     folder.mkdir(exist_ok=True)
     backbone = small_weights.write_vqgan(folder / "backbone.safetensors", seed=1, levels=2)
-    facts = Facts("none") if "facts" in values else None
+    facts = Facts("none") if {"facts", "probe_labels"} & set(values) else None
     shards, vqgan = token_shards.write(
         folder / "shards", 4, backbone=backbone, facts=facts, images=True
     )
@@ -117,6 +117,18 @@ def test_local_consistency_is_learned_on_pasted_images(
     assert isinstance(second.objective.network, ProCap)
     kept = second.objective.network.encoder.to_logits_local
     assert not any(parameter.requires_grad for parameter in kept.parameters())
+
+
+def test_a_probe_of_held_out_scenes_is_part_of_validations(tmp_path: Path) -> None:
+    """Keeps away: a probe that is asked for, and of which a log has nothing."""
+    with pytest.raises(UserError, match="1 scenes of the validation have facts"):
+        prepared(tmp_path, "stage1", frames="features", probe_labels=10)
+    task = prepared(tmp_path, "stage1", frames="features")
+    task.objective.probe = lambda network: {"probe_type_states": 0.5}  # type: ignore[attr-defined]
+    with torch.inference_mode():
+        measures, _ = task.objective.validate(task.objective.network)
+    assert measures["probe_type_states"] == 0.5
+    assert measures["msm"] > 0
 
 
 def test_stage_2_takes_kind_networks_and_statistics_of_stage_1(tmp_path: Path) -> None:
