@@ -134,10 +134,7 @@ class ProcedureBatches:
         ends, kinds = [], []
         for sample, source, rng in zip(samples, sources.tolist(), rngs, strict=False):
             size = int(sample.meta["height"]), int(sample.meta["width"])
-            image, other = (
-                images_of(one, [int(rng.integers(2)) * (len(one.tokens) - 1)], size)[0]
-                for one in (sample, samples[source])
-            )
+            image, other = (_an_end(one, size, rng) for one in (sample, samples[source]))
             grid = sample.tokens.shape[1], sample.tokens.shape[2]
             pair = pasting.paste(image, other, grid, rng)
             ends.append(pair.ends)
@@ -218,6 +215,18 @@ def _check_scores(sample: TrainingSample, rule: Strategy) -> None:
             "of images alone",
             f"Set keyframes.strategy=visual, or build the shards with keyframes.strategy={rule}",
         )
+
+
+def _an_end(sample: TrainingSample, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+    """The image before or after, uint8 [H, W, 3]. Raises UserError if it is not stored."""
+    frame = (0, len(sample.tokens) - 1)[int(rng.integers(2))]
+    if frame not in sample.images:
+        raise UserError(
+            f"losses.local: things are pasted into images, and {sample.key} holds none of its ends",
+            "Build the shards with --set keyframes.images=keyframes, or set losses.local=0",
+        )
+    image: np.ndarray = images_of(sample, [frame], size)[0]
+    return image
 
 
 @dataclass(frozen=True)

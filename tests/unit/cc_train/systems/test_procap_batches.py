@@ -79,6 +79,13 @@ def test_pasted_things_change_no_other_draw() -> None:
         assert min(near) <= int(values[counts.argmax()]) <= max(near) + 1
 
 
+def test_things_need_images_to_be_pasted_into() -> None:
+    bare = sample(stored=())
+    bare.meta.update(height=SIDE, width=SIDE)
+    with pytest.raises(UserError, match="k0 holds none of its ends"):
+        assembler(pasted=True)([bare, bare], rngs(2))
+
+
 def test_every_part_is_of_its_own_sample() -> None:
     """Keeps away: tokens, frames or masks that belong to the neighbour."""
     batch = assembler()([sample(i) for i in range(3)], rngs(3))
