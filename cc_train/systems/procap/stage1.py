@@ -213,7 +213,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         ),
         weight_decay=settings.loop.weight_decay,
         device=request.device,
-        picture=partial(_picture, data.valid[:6], make_batch, features),
+        picture=partial(_picture, data.valid[:6], make_batch, features, settings.losses.of_frames),
         **_probe(settings.probe_labels, data, features, request),
         max_activation_mb=settings.max_activation_mb,
         ranks=request.ranks,
@@ -291,6 +291,8 @@ def imagine(run: Path, pair: tuple[Image, Image], caption: str) -> np.ndarray:
     from cc_train.systems.procap import visualise
 
     encoder, settings = read_encoder(run)
+    if not visualise.head_is_trained(encoder):
+        raise UserError(f"{run}: it learned no tokens of frames", "Give a run with losses.msm")
     features, sizes = read_features(run, settings), encoder.eval().config
     factor = features.vqgan.config.factor
     size = (sizes.rows * factor, sizes.columns * factor)
@@ -371,10 +373,15 @@ def _picture(
     entries: Sequence[Entry],
     make_batch: ProcedureBatches,
     features: FrameFeatures,
+    of_frames: bool,
     network: ProcedureEncoder,
 ) -> np.ndarray | None:
-    """A picture of the encoder's reconstructions of some held-out sequences."""
+    """A picture of the encoder's reconstructions of some held-out sequences, or, if it learns
+    nothing of frames, of what it finds in pasted pairs."""
     from cc_train.systems.procap import visualise
 
     batch = next(iter(HeldOut(entries, make_batch)), None)
-    return None if batch is None else visualise.reconstructions(batch, features, network)
+    if batch is None:
+        return None
+    draw = visualise.reconstructions if of_frames else visualise.pasted
+    return draw(batch, features, network)

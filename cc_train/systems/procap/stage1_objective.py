@@ -232,6 +232,13 @@ def _needed(settings: Losses) -> tuple[Variant, ...]:
     return tuple(name for name in VARIANTS if name == "true" or getattr(settings, name))
 
 
+def pasted_features(features: FrameFeatures, images: Tensor) -> Tensor:
+    """What the encoder sees of images uint8 [B, 2, H, W, 3], of whatever kind: [B, 2, n, C]."""
+    pixels = as_input(images)
+    seen: Tensor = features(features.indices(pixels) if features.kind == "tokens" else pixels)
+    return seen
+
+
 def local_loss(
     encoder: ProcedureEncoder, pasted: Tensor, kinds: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -418,9 +425,8 @@ class Stage1Objective(Objective):
 
     def _pasted(self, raw: Mapping[str, Any]) -> dict[str, Tensor]:
         """The pairs with pasted things as the encoder sees them."""
-        images = as_input(raw["pasted"])
-        frames = self.features.indices(images) if self.features.kind == "tokens" else images
-        return {"pasted": self.features(frames), "pasted_kinds": raw["pasted_kinds"]}
+        seen = pasted_features(self.features, raw["pasted"])
+        return {"pasted": seen, "pasted_kinds": raw["pasted_kinds"]}
 
 
 def _batch(seen: Mapping[str, Any]) -> Batch:

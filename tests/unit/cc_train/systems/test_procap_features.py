@@ -23,6 +23,7 @@ from cc_train.runs import checkpoints, run_folder, stored_run
 from cc_train.systems.procap import stage1, stage2
 from cc_train.systems.procap.captioner import ProCap
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
+from cc_train.systems.procap.visualise import GAP
 from cc_train.training.task import Request, Task
 from tests import small_weights, token_shards
 
@@ -110,8 +111,12 @@ def test_local_consistency_is_learned_on_pasted_images(
     assert head[3].bias.grad.abs().sum() > 0
     assert counts["local"] == batch["pasted_kinds"].numel()
     with torch.inference_mode():
-        measures, _ = task.objective.validate(task.objective.network)
+        measures, picture = task.objective.validate(task.objective.network)
     assert measures["local"] > 0
+    assert picture is not None
+    # Three rows for each of two pairs, or one: before, after, what happened, what is found.
+    rows = 2 if weights else 6
+    assert picture.shape == (rows * 8 + (rows - 1) * GAP, 4 * 8 + 3 * GAP, 3)
     assert task.objective.criterion.figure in measures
     second = prepared(tmp_path / "b", "stage2", tmp_path / "a/stage1")
     assert isinstance(second.objective.network, ProCap)
