@@ -45,7 +45,7 @@ BUILD = (
     "keyframes.strategy=uniform", "keyframes.images=keyframes", "score.weights=none",
     "features.frames=keyframes", f"shards.pairs_per_shard={2 * SHARD}",
 )  # fmt: skip
-STEPS1, STEPS2 = 1500, 400
+STEPS1, STEPS2 = 2000, 400
 NETWORK = {"width": 128, "layers": 4, "position_std": 0.02, "sinusoidal_init": "true",
            "mimetic": "true"}  # fmt: skip
 # Nobody has captions of the scenes without labels, so `align` cannot be learned from them.
