@@ -99,6 +99,7 @@ def refused(arguments: list[object], message: str) -> None:
         (["keyframes.k=4"], "keyframes.k is 4, synth-train"),
         (["frames=pixels"], "keyframes.images=all"),
         (["crop=0.75"], "tokens cannot be cropped. Set frames=pixels"),
+        (["text=none"], "text=none shows none. Set losses.align=0"),
         (["masks.random=0.9"], "the chances of the masks do not sum to 1"),
         (["losses.mms=1"], 'Did you mean "losses.msm"?'),
         (["network.width=100"], "network.width"),

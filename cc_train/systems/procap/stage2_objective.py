@@ -20,7 +20,7 @@ from cc_train.training import fact_losses, optim
 from cc_train.training.caption_objective import CaptionObjective, right_words
 from cc_train.training.fact_losses import FactLosses
 
-UNUSED = ("to_logits.", "to_logits_rel.", "to_logits_vid.", "rel_")
+UNUSED = ("to_logits.", "to_logits_rel.", "to_logits_vid.", "to_logits_local.", "rel_")
 
 
 class Stage2Objective(CaptionObjective):
@@ -65,6 +65,8 @@ class Stage2Objective(CaptionObjective):
         rest = nn.ModuleList([network.mlp, network.text_decoder])
         if network.comparison is not None:
             rest.extend([network.comparison, network.bridge])
+        if network.skip is not None:
+            rest.append(network.skip)
         parts: list[tuple[nn.Module, float]] = [
             (network.encoder, self.encoder_lr_scale),
             (rest, 1.0),
@@ -111,7 +113,7 @@ class Stage2Objective(CaptionObjective):
         if "first" in batch:
             embedded = embedded[torch.stack((batch["first"], batch["second"]), dim=1)]
         states = network.procedure_between(embedded)
-        changes, before, after = None, *network.ends(states)
+        changes, before, after = None, *network.ends(states, embedded)
         if network.comparison is not None:
             changes = network.changes(before, after)
         logits = network.logits(batch["ids"], network.attended(states, changes))

@@ -125,7 +125,7 @@ def test_settings_are_checked_before_any_data(
 
 def test_the_encoder_starts_from_clip_s_blocks(tmp_path: Path) -> None:
     """The ablation without stage 1 as the paper has it: its code always begins with CLIP."""
-    clip = small_weights.write_clip4idc(tmp_path / "clip.safetensors")
+    clip = weight_factory.write_clip4idc(tmp_path / "clip.safetensors")
     task = prepared(tmp_path, "stage2", clip, network={"width": 64, "layers": 2, "text_length": 4})
     assert isinstance(task.objective.network, ProCap)
     blocks = load(clip.read_bytes())
