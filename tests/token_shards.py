@@ -6,7 +6,6 @@ They may hold random features of all frames besides, on a grid twice as fine as 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ def write(
                 tokens = rng.integers(0, small_weights.CODES, (FRAMES, *GRID)).astype(np.int16)
                 own = {**meta, "kind": kind, "captions": [f"caption {scene} {kind}"]}
                 if facts is not None:
-                    own["facts"] = asdict(facts)
+                    own["facts"] = facts.to_json()
                 members = {
                     "json": json.dumps(own).encode(),
                     "tokens.npy": npy(tokens),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cc_train import text
+from cc_train.data import shard_index
 from cc_train.data.mirroring import MirroredBatches
 from cc_train.data.ordered_pairs import OrderedPairBatches
+from cc_train.data.shard_index import Entry
+from cc_train.data.supervision import SOLIDS, FactVocabulary
 from cc_train.layers import frozen_backbone
 from cc_train.layers.caption_decoder import DecoderSettings
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
@@ -20,6 +23,8 @@ from cc_train.systems.pair.objective import Losses, PairObjective
 from cc_train.systems.pair_training import PairSettings, PairTraining
 from cc_train.text import TextCodec, Vocabulary
 from cc_train.training.task import Request, Task, over_samples, validation
+
+FACTS = "facts"  # in a run's settings: the facts that it learned, unless they are SOLIDS
 
 
 class Decoder(DecoderSettings):
@@ -45,7 +50,9 @@ def prepare(settings: Settings, request: Request) -> Task:
     codec = training.codec
     spec = BackboneSpec.of(training.features)
     backbone = frozen_backbone.find(spec, settings.backbone_weights)
-    network = _network(settings, training.about, codec, backbone)
+    vocabulary = _facts_of(training.data.train)
+    about = training.about | ({} if vocabulary == SOLIDS else {FACTS: vocabulary.to_json()})
+    network = _network(settings, about, codec, backbone)
     if request.init is not None:
         _start_from(network, request.init, settings, codec)
     else:
@@ -59,7 +66,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         request.device,
     )
     length, count = settings.decoder.length, settings.pairs_per_scene
-    ordered = OrderedPairBatches(codec, length, count, spec.source)
+    ordered = OrderedPairBatches(codec, length, count, spec.source, vocabulary=vocabulary)
     batches = MirroredBatches(ordered, settings.mirror, masks=False)
     files = {**codec.files(), **backbone.files()}
     return over_samples(
@@ -68,9 +75,17 @@ def prepare(settings: Settings, request: Request) -> Task:
         objective,
         settings,
         request=request,
-        about=training.about,
+        about=about,
         files=files,
     )
+
+
+def _facts_of(entries: Sequence[Entry]) -> FactVocabulary:
+    """The vocabulary of the facts of training samples; all are read if the first was composed."""
+    first = shard_index.facts(entries[:1], set())
+    if FactVocabulary.of(first) == SOLIDS:
+        return SOLIDS
+    return FactVocabulary.of(shard_index.facts(entries, set()))
 
 
 def _start_from(
@@ -103,4 +118,5 @@ def _network(
         settings.decoder,
         codec,
         settings.decoder.attend_grid,
+        FactVocabulary.from_json(about[FACTS]) if FACTS in about else SOLIDS,
     )
