@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from cc_prep.composites.sentences import CLASS, COLOR, COLORS, TEXT
+from cc_prep.composites.sentences import CLASS, COLOR, COLORS, OF_PICTURE, TEXT
 from cc_prep.media import images
 from cc_prep.records import Facts, ObjectAttributes
 
@@ -34,7 +34,6 @@ COUNTS = {
     "text_added": 1,
     "cropped": 1,
 }
-OF_PICTURE = ("brighter", "darker", "blurred", "black_and_white", "cropped")
 MARGIN = 0.04  # of an image's side, on each side of the canvas
 OBJECT = (0.2, 0.42)  # the longer side of an object, of an image's side
 BORDER = 0.035  # of an image's side: how far from the lines of the 3 × 3 grid a centre is

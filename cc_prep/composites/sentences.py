@@ -15,6 +15,17 @@ from cc_prep.records import REVERSED, Facts, ObjectAttributes
 CLASS, COLOR = "class", "color"  # the attributes of an object
 TEXT = "text"  # the class of what was written into a picture
 TYPES = tuple(REVERSED)
+# Types of which no object is the cause.
+OF_PICTURE = (
+    "brighter",
+    "darker",
+    "blurred",
+    "sharper",
+    "black_and_white",
+    "colored",
+    "cropped",
+    "uncropped",
+)
 ADDED = ("add", "text_added")  # types whose object is in the second image alone
 NEW = {"color": COLOR, "replace": CLASS}  # types that give an attribute of the object a new value
 COLORS = {

@@ -90,7 +90,7 @@ def test_masks_cover_what_changed(seed: int, kind: str) -> None:
     """Keeps away: a shadow, a rim or a moved object beside its mask."""
     scene = scene_of(seed, kind)
     before, after = scenes.pictures(scene)
-    if kind in scenes.OF_PICTURE:
+    if kind in sentences.OF_PICTURE:
         return
     covered = np.zeros(before.shape[:2], bool)
     for one in scene.changed:
