@@ -7,6 +7,7 @@ DEMO    ?= out/demo
 ASSETS  ?= out/assets
 MINI    ?= out/captioner-mini
 CHAIN_MINI ?= out/chain-mini
+PHOTOS_MINI ?= out/photos-mini
 ABLATION ?= out/ablation
 IMAGINING ?= out/imagining
 TRIES   ?= 50
@@ -33,7 +34,7 @@ LOWEST  := $(VENV)-lowest/.setup-done
 .DEFAULT_GOAL := help
 .PHONY: help setup browser java demo test test-lowest faults gpu-smoke wheel mutants docs lint format check bench \
   interpolate score shards stage1 stage2 pair scorer chain mllm evaluate zoo-row ablation imagining assets captioner-mini \
-  chain-mini
+  chain-mini photos-mini
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -185,6 +186,10 @@ captioner-mini: $(SETUP)  ## train a captioner of rendered pairs from nothing: M
 # How chain-mini was made, in some ten minutes on two cores; see docs/chain.md.
 chain-mini: $(SETUP)  ## train a captioner that also masks the change, from captioner-mini: CHAIN_MINI/packed
 	BIN=$(BIN) CHAIN_MINI='$(CHAIN_MINI)' sh tools/recipes/chain-mini.sh
+
+# Debian alone; docs/photos.md says what came of it.
+photos-mini: $(SETUP)  ## train a comparison of photographs from nothing, and measure it: PHOTOS_MINI/run
+	BIN=$(BIN) PHOTOS_MINI='$(PHOTOS_MINI)' sh tools/recipes/photos-mini.sh
 
 # How the small default weights were made: an estimated ten hours on two cores; see docs/weights.md.
 assets: $(SETUP)  ## train the small default weights from nothing: ASSETS/weights

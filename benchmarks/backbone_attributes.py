@@ -28,7 +28,7 @@ from cc_prep.models.backbones import BACKBONES
 from cc_prep.records import ObjectAttributes
 from cc_prep.steps.features import FeatureExtractor
 from cc_prep.weights import networks
-from cc_train.data.supervision import ATTRIBUTE_CLASSES, ATTRIBUTES, attribute_classes
+from cc_train.data.supervision import SOLIDS
 from cc_train.layers.pair_encoder import EncoderSettings, PairEncoder
 
 SEED = 2000  # of the scenes to train on; those to measure on have the next one
@@ -67,7 +67,7 @@ class Objects:
             np.stack(images),
             torch.tensor([number for number, _ in rows]),
             torch.tensor([one.location for _, one in rows]),
-            torch.tensor([attribute_classes(one) for _, one in rows]),
+            torch.tensor([SOLIDS.classes_of_object(one) for _, one in rows]),
         )
 
 
@@ -107,7 +107,7 @@ def main(names: tuple[str, ...], scenes: int, fresh: int, seeds: int, size: int,
             reader = trained(features[0], train, seed)
             rows[name][seed] = shares_of_right(reader, features[1], test)
             print(f"{name}, seed {seed}: {rows[name][seed]}", flush=True)
-    print(tables.table_of(rows, list(ATTRIBUTES)))
+    print(tables.table_of(rows, list(SOLIDS.attributes)))
     report(f"backbone_attributes_{size}", {"scenes": scenes, "fresh": fresh, **rows})
 
 
@@ -140,14 +140,14 @@ def trained(features: Tensor, objects: Objects, seed: int) -> PairEncoder:
 @torch.no_grad()
 def shares_of_right(reader: PairEncoder, features: Tensor, objects: Objects) -> dict[str, float]:
     """% of the objects whose looks are read right."""
-    right = torch.zeros(len(ATTRIBUTES))
+    right = torch.zeros(len(SOLIDS.attributes))
     for chosen in torch.arange(len(features)).split(BATCH):
         ours = torch.isin(objects.image, chosen)
         parts = _logits(reader, features, objects, chosen, ours)
         read = torch.stack([part.argmax(1) for part in parts], dim=1)
         right += (read == objects.attributes[ours]).sum(0)
     shares = 100 * right / len(objects.attributes)
-    return dict(zip(ATTRIBUTES, shares.tolist(), strict=True))
+    return dict(zip(SOLIDS.attributes, shares.tolist(), strict=True))
 
 
 def _logits(
@@ -157,7 +157,9 @@ def _logits(
     number = torch.empty(len(features), dtype=torch.int64)
     number[chosen] = torch.arange(len(chosen))
     images = reader.images(features[chosen])[number[objects.image[ours]]]
-    return reader.attributes_at(images, objects.location[ours]).split(ATTRIBUTE_CLASSES, dim=1)
+    return reader.attributes_at(images, objects.location[ours]).split(
+        SOLIDS.attribute_classes, dim=1
+    )
 
 
 def _features(extract: FeatureExtractor, images: np.ndarray) -> Tensor:

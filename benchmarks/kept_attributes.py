@@ -26,7 +26,7 @@ from cc_prep.records import ImagePair, ObjectAttributes
 from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.weights import networks
 from cc_train import loading
-from cc_train.data.supervision import ATTRIBUTE_CLASSES, ATTRIBUTES, attribute_classes
+from cc_train.data.supervision import SOLIDS
 from cc_train.systems.pair.captioner import PairCaptioner
 
 SEED = 995
@@ -69,7 +69,7 @@ def measure(
 
     Without PSNR where the images are as they were.
     """
-    right, objects, psnr = torch.zeros(len(ATTRIBUTES)), 0, list[float]()
+    right, objects, psnr = torch.zeros(len(SOLIDS.attributes)), 0, list[float]()
     for pair in pairs:
         assert pair.facts is not None
         ends = (
@@ -85,7 +85,7 @@ def measure(
             right += correct(reader, output, attributes)
             objects += len(attributes)
     shares = 100 * right / max(1, objects)
-    row = dict(zip(ATTRIBUTES, shares.tolist(), strict=True))
+    row = dict(zip(SOLIDS.attributes, shares.tolist(), strict=True))
     return {**row, "PSNR": float(np.mean(psnr))} if psnr else row
 
 
@@ -99,9 +99,9 @@ def correct(
     features = reader.features(torch.from_numpy(small)[None, None])[0]
     seen = reader.encoder.images(features).expand(len(attributes), -1, -1, -1)
     places = torch.tensor([one.location for one in attributes])
-    logits = reader.encoder.attributes_at(seen, places).split(ATTRIBUTE_CLASSES, dim=1)
+    logits = reader.encoder.attributes_at(seen, places).split(SOLIDS.attribute_classes, dim=1)
     guessed = torch.stack([part.argmax(1) for part in logits], dim=1)
-    return (guessed == torch.tensor([attribute_classes(one) for one in attributes])).sum(0)
+    return (guessed == torch.tensor([SOLIDS.classes_of_object(one) for one in attributes])).sum(0)
 
 
 if __name__ == "__main__":

@@ -178,7 +178,7 @@ def exact(reader: Reader, examples: Sequence[Example]) -> float:
             continue
         facts = known(chosen)["facts"]
         changes, _ = reader(stacked(chosen))
-        parts = changes.facts.split(supervision.FACT_CLASSES, dim=1)
+        parts = changes.facts.split(supervision.SOLIDS.fact_classes, dim=1)
         guessed = torch.stack([part.argmax(1) for part in parts], dim=1)
         right += ((guessed == facts) | (facts == supervision.UNKNOWN)).all(1).tolist()
     return 100 * statistics.fmean(right)

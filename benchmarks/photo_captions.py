@@ -25,7 +25,9 @@ from lib.real_pairs import LOOKS, OTHERS, RealPair
 from cc_train import Captioner, calibration
 from cc_train.captioner import Caption
 from cc_train.data import image_pairs
+from cc_train.systems.pair_trunk import PairTrunk
 from cc_train.systems.photos import sentences
+from cc_train.systems.photos.captioner import PhotoCaptioner
 
 KINDS = {"add": "appeared", "drop": "disappeared", "move": "moved"}
 PICTURES = dict(zip(LOOKS, ("brighter", "darker", "black and white", "blurred"), strict=True))
@@ -89,6 +91,16 @@ def captions(
         yield judge(pair, captioner([(before, after)])[0])
 
 
+def with_comparison(captioner: Captioner, run: str) -> Captioner:
+    """The captioner with another comparison, and the confidence that was fitted to its own."""
+    model, other = captioner.model, Captioner.from_pretrained(run, device="cpu").model
+    assert isinstance(model, PhotoCaptioner)
+    assert isinstance(other, PairTrunk)
+    changed = PhotoCaptioner(other, model.detector)
+    changed.confidence.load_state_dict(model.confidence.state_dict())
+    return Captioner(changed, captioner.folder)
+
+
 def interval(right: int, count: int) -> str:
     """A share in percent with its 95 % interval, of Wilson."""
     z, share = 1.96, right / count
@@ -148,12 +160,15 @@ def main() -> None:
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--half", default="second", show_default=True)
 @click.option("--run", default="photos-mini", show_default=True)
+@click.option("--comparison", help="A run of cc-train pair, in place of captioner-mini.")
 @click.option("--wrong", is_flag=True, help="Also print what is wrong.")
-def measure(out: Path, half: str, run: str, wrong: bool) -> None:
+def measure(out: Path, half: str, run: str, comparison: str | None, wrong: bool) -> None:
     """Prints the table of a half."""
     torch.set_num_threads(1)
     real_pairs.fetch(out)
     captioner = Captioner.from_pretrained(run, device="cpu")
+    if comparison is not None:
+        captioner = with_comparison(captioner, comparison)
     started = time.process_time()
     judged = list(captions(captioner, out, half))
     seconds = (time.process_time() - started) / len(judged)

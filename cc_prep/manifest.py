@@ -31,7 +31,15 @@ Place = Annotated[str, AfterValidator(storage.with_home)]
 Positive = Annotated[int, Field(ge=1)]
 # One value of a mask or several: a number, or a colour.
 MaskValue = Annotated[int, Field(ge=0, le=255)] | Annotated[str, Field(pattern=r"^#[0-9a-f]{6}$")]
-BACKBONES = ("none", "efficientnet-lite0", "efficientnet-lite0-x2", "resnet101", "vqgan")
+BACKBONES = (
+    "none",
+    "efficientnet-lite0",
+    "efficientnet-lite0-x2",
+    "nanodet",
+    "resnet101",
+    "vqgan",
+)
+JOIN = "+"  # between the names of backbones whose features are joined
 # What the name of a library's backbone begins with, in settings, shards and runs.
 TIMM, HF = "timm:", "hf:"
 MAX_CLASSES = 254  # of change: a mask has 8 bits
@@ -188,7 +196,7 @@ class Features(Section):
     """Features of a frozen backbone, stored in the training shards.
 
     Attributes:
-        backbone: One of BACKBONES, `timm:NAME` or `hf:FOLDER`.
+        backbone: One of BACKBONES, several of them joined by `+`, `timm:NAME` or `hf:FOLDER`.
         weights: A name or a file; null takes the backbone's own.
         layers: Of a library's backbone: numbers of the layers whose features are joined.
         input_size: Of a library's backbone: px to which images are resized, a side or height and
@@ -226,13 +234,17 @@ class Features(Section):
     @field_validator("backbone")
     @classmethod
     def _known(cls, backbone: str) -> str:
-        if backbone not in BACKBONES and not backbone.startswith((TIMM, HF)):
-            raise ValueError(f"one of {', '.join(BACKBONES)}, timm:NAME and hf:FOLDER")
+        if not backbone.startswith((TIMM, HF)):
+            parts = backbone.split(JOIN)
+            known = BACKBONES[1:] if len(parts) > 1 else BACKBONES
+            if not all(part in known for part in parts):
+                listed = ", ".join(BACKBONES)
+                raise ValueError(f"one of {listed}, some of them as a+b, timm:NAME and hf:FOLDER")
         return backbone
 
     @model_validator(mode="after")
     def _consistent(self) -> Features:
-        if self.backbone in BACKBONES:
+        if not self.backbone.startswith((TIMM, HF)):
             if (self.layers, self.input_size) != ((-1,), None):
                 raise ValueError("layers and input_size are for timm:NAME and hf:FOLDER alone")
         elif self.folder is not None:

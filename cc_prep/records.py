@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
 import numpy as np
@@ -21,6 +21,26 @@ NO_CHANGE = "no_change"
 EMPTY_MASK = "#empty"  # in place of a mask image: nothing changed anywhere
 CHANGE_CLASS = ("change",)  # the classes of masks that say where and no more
 FACT_TYPES = ("none", "color", "material", "add", "drop", "move")
+GRAMMARS = ("synth", "composites")
+# The types of change of composed pairs, and their reverse.
+REVERSED = {
+    "none": "none",
+    "add": "drop",
+    "drop": "add",
+    "move": "move",
+    "replace": "replace",
+    "color": "color",
+    "text_added": "text_removed",
+    "text_removed": "text_added",
+    "brighter": "darker",
+    "darker": "brighter",
+    "blurred": "sharper",
+    "sharper": "blurred",
+    "black_and_white": "colored",
+    "colored": "black_and_white",
+    "cropped": "uncropped",
+    "uncropped": "cropped",
+}
 MAX_SCORE = 1e18  # of a logit; CLIP's are below 100
 MAX_CAPTION_LENGTH = 10_000  # characters; the longest of the field's data sets has under 1,000
 MAX_NAME_BYTES = 100  # bytes of a member's name in plain tar
@@ -62,44 +82,55 @@ class ObjectAttributes:
     """An object in one image: what it is, in words, and where its centre is.
 
     Attributes:
+        values: By the names of the attributes, which a data set chooses: color, shape, material and
+            size of rendered solids, class and color of what is pasted into photographs. An empty
+            word is one that is not known.
         location: (u, v); u runs from 0 at the left edge to 1 at the right, v from 0 at the top to
             1 at the bottom.
     """
 
-    color: str
-    shape: str
-    material: str
-    size: str
+    values: Mapping[str, str]
     location: tuple[float, float]
+
+    def __getitem__(self, name: str) -> str:
+        """The value of an attribute; empty where it is not known."""
+        return self.values.get(name, "")
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.values, "location": self.location}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ObjectAttributes:
-        """Raises ValueError where a value is missing, surplus or of another type."""
-        words = ("color", "shape", "material", "size")
-        if not isinstance(value, dict) or value.keys() != {*words, "location"}:
-            raise ValueError("attributes are color, shape, material, size and location")
+        """Raises ValueError where a value is missing or of another type."""
+        if not isinstance(value, dict) or len(value) < 2 or "location" not in value:
+            raise ValueError("attributes are words by name, and a location [u, v]")
+        values = {str(name): word for name, word in value.items() if name != "location"}
         location = value["location"]
         numbers = isinstance(location, list | tuple) and all(
             type(x) in (int, float) for x in location
         )
-        if not numbers or len(location) != 2 or not all(isinstance(value[w], str) for w in words):
-            raise ValueError("attributes are four words and a location [u, v]")
+        words = all(isinstance(word, str) for word in values.values())
+        if not numbers or len(location) != 2 or not words:
+            raise ValueError("attributes are words by name, and a location [u, v]")
         u, v = (float(x) for x in location)
         if not (math.isfinite(u) and math.isfinite(v)):
             raise ValueError("a location is two finite numbers")
-        return cls(**{word: value[word] for word in words}, location=(u, v))
+        return cls(values, (u, v))
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What truly changed in a rendered pair, and what its two images show.
+    """What truly changed in a pair that was made, and what its two images show.
 
     Attributes:
-        type: `none`, `color`, `material`, `add`, `drop` or `move`.
+        type: `none`, or the type of change: one of FACT_TYPES of rendered pairs, of REVERSED of
+            composed ones.
         before, after: The attributes of the object that changed; None where it is not in that
-            image, and for `none`.
+            image, for `none`, and for a change of the picture as a whole.
         objects_before, objects_after: The attributes of everything in the two images.
         reversed_captions: Sentences about the pair (after, before).
+        grammar: How captions state facts: `synth` (`cc_prep.synth.parsing`) or `composites`
+            (`cc_prep.composites.reading`).
     """
 
     type: str
@@ -108,6 +139,18 @@ class Facts:
     objects_before: tuple[ObjectAttributes, ...] = ()
     objects_after: tuple[ObjectAttributes, ...] = ()
     reversed_captions: tuple[str, ...] = ()
+    grammar: str = "synth"
+
+    def reversed(self) -> Facts:
+        """The facts of (after, before), without sentences."""
+        return Facts(
+            REVERSED.get(self.type, self.type),
+            self.after,
+            self.before,
+            self.objects_after,
+            self.objects_before,
+            grammar=self.grammar,
+        )
 
     @classmethod
     def of_sample(cls, meta: Mapping[str, Any]) -> Facts | None:
@@ -121,14 +164,31 @@ class Facts:
         except ValueError as error:
             raise UserError(f"{meta.get('key')}: {error}", "Rebuild these shards") from None
 
+    def to_json(self) -> dict[str, Any]:
+        """All fields; the grammar only where it is not that of rendered pairs."""
+        value: dict[str, Any] = {
+            "type": self.type,
+            "before": self.before and self.before.to_json(),
+            "after": self.after and self.after.to_json(),
+            "objects_before": tuple(one.to_json() for one in self.objects_before),
+            "objects_after": tuple(one.to_json() for one in self.objects_after),
+            "reversed_captions": self.reversed_captions,
+        }
+        return value if self.grammar == "synth" else {**value, "grammar": self.grammar}
+
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Facts:
         """Raises ValueError where a value is missing, surplus or of another type."""
         names = [one.name for one in fields(cls)]
-        if not isinstance(value, dict) or value.keys() != set(names):
+        if not isinstance(value, dict) or {"grammar": "synth", **value}.keys() != set(names):
             raise ValueError(f"facts are {', '.join(names)}")
-        if value["type"] not in FACT_TYPES:
-            raise ValueError(f"{value['type']!r} is no type of change")
+        grammar = value.get("grammar", "synth")
+        if grammar not in GRAMMARS:
+            raise ValueError(f"{grammar!r} is no grammar of captions")
+        kind = value["type"]
+        types = FACT_TYPES if grammar == "synth" else tuple(REVERSED)
+        if kind not in types:
+            raise ValueError(f"{kind!r} is no type of change")
         before, after = (
             None if value[end] is None else ObjectAttributes.from_json(value[end])
             for end in ("before", "after")
@@ -140,7 +200,7 @@ class Facts:
         captions = tuple(_listed(value["reversed_captions"]))
         if not all(isinstance(caption, str) for caption in captions):
             raise ValueError("reversed_captions are sentences")
-        return cls(value["type"], before, after, objects_before, objects_after, captions)
+        return cls(kind, before, after, objects_before, objects_after, captions, grammar)
 
 
 @dataclass(frozen=True)
@@ -162,7 +222,7 @@ class ImagePair:
             the same class, nothing changed.
         truth: True frames in between, as (time in (0, 1), image), where the data set has them.
         image_id: The pair's id in the data set's official reference file, where there is one.
-        facts: What truly changed, where the data set was rendered.
+        facts: What truly changed, where the pair was made by a program.
     """
 
     dataset: str
@@ -209,7 +269,8 @@ class ImagePair:
         return tuple(one for one in references if one is not None and one != EMPTY_MASK)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        shallow = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {**shallow, "facts": self.facts and self.facts.to_json()}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ImagePair:

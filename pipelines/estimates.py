@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cc_prep import storage
 from cc_prep.errors import RejectedPair
-from cc_prep.manifest import TRUTH, Manifest
+from cc_prep.manifest import JOIN, TRUTH, Manifest
 from cc_prep.media import images
 from cc_prep.records import ImagePair
 
@@ -20,6 +20,7 @@ FEATURE_SHARE = {
     "none": 0.0,
     "efficientnet-lite0": 7.75,
     "efficientnet-lite0-x2": 8.5,
+    "nanodet": 12.0,
     "resnet101": 8.0,
     "vqgan": 2.0,
 }
@@ -135,8 +136,9 @@ def training_bytes(manifest: Manifest, pair: ImagePair | None) -> int:
 def _feature_share(manifest: Manifest, pixels: int) -> float:
     """Bytes of features in float16 for each of so many pixels of a frame."""
     settings = manifest.features
-    if settings.backbone in FEATURE_SHARE:
-        return FEATURE_SHARE[settings.backbone]
+    parts = settings.backbone.split(JOIN)
+    if all(part in FEATURE_SHARE for part in parts):
+        return sum(FEATURE_SHARE[part] for part in parts)
     from cc_prep.models import library_backbones  # which brings torch
 
     assert settings.weights is not None

@@ -7,7 +7,7 @@ A composite is an object pasted on a textured ground, which is then disturbed as
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import cv2
@@ -17,12 +17,12 @@ from cc_prep.formats.training_shards import Features, TrainingSample
 from cc_prep.media import images
 from cc_prep.records import CHANGE, NO_CHANGE, Facts, ObjectAttributes
 from cc_train.data import supervision
-from cc_train.data.supervision import ATTRIBUTES
+from cc_train.data.supervision import SOLIDS
 from cc_train.layers.frozen_backbone import BackboneSpec
 
 GRID = 4
 SIDE = 8 * GRID
-CHANNELS = sum(map(len, ATTRIBUTES.values()))
+CHANNELS = sum(map(len, SOLIDS.attributes.values()))
 DIGEST = "0" * 64
 BACKBONE = BackboneSpec("planted", DIGEST, (CHANNELS, GRID, GRID))
 SOURCE = BACKBONE.source
@@ -56,8 +56,8 @@ def facts_caption(facts: Facts) -> str:
     """The plain sentence that is true of a change."""
     attributes = facts.after if facts.type == "add" else facts.before
     assert attributes is not None
-    it = f"{attributes.size} {attributes.color} {attributes.material} {attributes.shape}"
-    new = getattr(facts.after, facts.type, "")
+    it = " ".join(attributes[name] for name in ("size", "color", "material", "shape"))
+    new = facts.after[facts.type] if facts.after is not None else ""
     return SENTENCES[facts.type].format(it=it, new=new)
 
 
@@ -70,15 +70,15 @@ def _changed(
     if kind == "move":
         after = replace(first, location=_place(free))
     elif kind in ("color", "material"):
-        others = [value for value in ATTRIBUTES[kind] if value != getattr(first, kind)]
-        after = replace(first, **{kind: str(rng.choice(others))})
+        others = [value for value in SOLIDS.attributes[kind] if value != first[kind]]
+        after = replace(first, values={**first.values, kind: str(rng.choice(others))})
     elif kind == "add":
         before = None
     else:
         after = None
     shown = [tuple([one] if one else []) + tuple(rest) for one in (before, after)]
     facts = Facts(kind, before, after, shown[0], shown[1])
-    backwards = facts_caption(supervision.reversed_facts(facts))
+    backwards = facts_caption(facts.reversed())
     return list(shown[1]), replace(facts, reversed_captions=(backwards,))
 
 
@@ -87,7 +87,7 @@ def _sample(number: int, kind: str, facts: Facts, captions: list[str]) -> Traini
     meta = {
         "captions": captions,
         "kind": kind,
-        "facts": asdict(facts),
+        "facts": facts.to_json(),
         "before": f"{number}.png",
         "after": f"{number}-{kind}.png",
         "height": SIDE,
@@ -100,19 +100,19 @@ def _sample(number: int, kind: str, facts: Facts, captions: list[str]) -> Traini
 
 def _features(objects: tuple[ObjectAttributes, ...]) -> np.ndarray:
     values = np.zeros((CHANNELS, GRID, GRID), np.float16)
-    starts = [0, *np.cumsum([len(names) for names in ATTRIBUTES.values()])]
+    starts = [0, *np.cumsum([len(names) for names in SOLIDS.attributes.values()])]
     for attributes in objects:
         row, column = supervision.cell_at(attributes, (GRID, GRID))
         for (start, _), value in zip(
-            pairwise(starts), supervision.attribute_classes(attributes), strict=True
+            pairwise(starts), supervision.SOLIDS.classes_of_object(attributes), strict=True
         ):
             values[start + value, row, column] = 1
     return values
 
 
 def _attributes(rng: np.random.Generator, cell: tuple[int, int]) -> ObjectAttributes:
-    words = {name: str(rng.choice(names)) for name, names in ATTRIBUTES.items()}
-    return ObjectAttributes(**words, location=_place(cell))
+    words = {name: str(rng.choice(names)) for name, names in SOLIDS.attributes.items()}
+    return ObjectAttributes(words, _place(cell))
 
 
 def _place(cell: tuple[int, int]) -> tuple[float, float]:

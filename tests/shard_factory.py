@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,7 @@ def write_tokens(
                 tokens = rng.integers(0, weight_factory.CODES, (FRAMES, *GRID)).astype(np.int16)
                 own = {**meta, "kind": kind, "captions": [f"caption {scene} {kind}"]}
                 if facts is not None:
-                    own["facts"] = asdict(facts)
+                    own["facts"] = facts.to_json()
                 members = {
                     "json": json.dumps(own).encode(),
                     "tokens.npy": npy(tokens),

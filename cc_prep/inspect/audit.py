@@ -128,7 +128,7 @@ def _changed_attributes(facts: Facts | None) -> tuple[object, ...] | None:
     if facts is None:
         return None
     sides = (facts.before, facts.after)
-    attributes = [side and (side.color, side.shape, side.material, side.size) for side in sides]
+    attributes = [side and tuple(side.values.items()) for side in sides]
     return (facts.type, *attributes)
 
 

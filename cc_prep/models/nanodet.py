@@ -122,8 +122,13 @@ class NanoDet(nn.Module):
         """What the head of each stride gives: logits [N, places, 80 + 4 · 11].
 
         Args:
-            images: See above
+            images: As `forward` takes them.
         """
+        heads = zip(self.heads, self.levels(images), strict=True)
+        return [head(level).flatten(2).transpose(1, 2) for head, level in heads]
+
+    def levels(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What the heads of the STRIDES see of images, each [N, WIDTH, H / stride, W / stride]."""
         x = F.max_pool2d(self.stem((255 * images.flip(1) - self.mean) / self.std), 3, 2, 1)
         levels = []
         for stage in self.stages:
@@ -135,9 +140,7 @@ class NanoDet(nn.Module):
         middle = middle + _resized(coarse, middle)
         fine = fine + _resized(middle, fine)
         middle = middle + _resized(fine, middle)
-        coarse = coarse + _resized(middle, coarse)
-        heads = zip(self.heads, (fine, middle, coarse), strict=True)
-        return [head(level).flatten(2).transpose(1, 2) for head, level in heads]
+        return fine, middle, coarse + _resized(middle, coarse)
 
     @torch.inference_mode()
     def detect(self, images: Tensor, min_score: float) -> list[list[Detection]]:

@@ -70,7 +70,7 @@ def make(root: str, count: int, settings: Settings, workers: int | None = None) 
             "Mitsuba 3, which renders the scenes, is not installed",
             extras.install("synth"),
         )
-    is_new = _differs_from_stored(root, settings)
+    is_new = differs_from_stored(root, SETTINGS_FILE, _as_stored(settings), asdict(Settings()))
     if count < (finished := sum(map(len, _splits_of(root).values()))):
         raise UserError(
             f"{root} has {finished:,} scenes, more than {count:,}",
@@ -88,19 +88,27 @@ def _completed(root: str, count: int, settings: Settings, workers: int | None) -
     yield from (index for index in range(count) if index in there)
     tasks = [partial(write_scene, root, index, settings) for index in missing]
     if tasks:
-        yield from _render_all(tasks, workers)
+        yield from run_all(tasks, workers, _one_thread)
     _write_annotations(root, count, settings)
 
 
-def _render_all(tasks: Sequence[Callable[[], int]], workers: int | None) -> Iterator[int]:
-    """Runs tasks in processes and yields the number of the scene that each returns."""
+def run_all(
+    tasks: Sequence[Callable[[], int]],
+    workers: int | None,
+    prepare: Callable[[], None] | None = None,
+) -> Iterator[int]:
+    """Runs tasks in processes and yields the number of the scene that each returns.
+
+    Args:
+        prepare: Is called once in each process.
+    """
     # Fresh interpreters, since Mitsuba does not survive a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
         min(workers or os.cpu_count() or 1, len(tasks)),
         context,
-        initializer=_prepare_renderer,
-        initargs=(os.getpid(),),
+        initializer=_prepare,
+        initargs=(os.getpid(), prepare),
     ) as pool:
         jobs = [pool.submit(task) for task in tasks]
         try:
@@ -108,17 +116,22 @@ def _render_all(tasks: Sequence[Callable[[], int]], workers: int | None) -> Iter
                 yield job.result()
         except BrokenProcessPool:
             raise JobFailed(
-                "a renderer was killed; the same command resumes where it stopped"
+                "a process was killed; the same command resumes where it stopped"
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _prepare_renderer(parent: int) -> None:
-    """One thread a renderer; it ends when its parent does, which a killed one cannot tell it."""
+def _one_thread() -> None:
     import drjit
 
     drjit.set_thread_count(1)
+
+
+def _prepare(parent: int, prepare: Callable[[], None] | None) -> None:
+    """A process ends when its parent does, which a killed one cannot tell it."""
+    if prepare is not None:
+        prepare()
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -245,14 +258,19 @@ def _as_stored(settings: Settings) -> dict[str, Any]:
     return {"version": VERSION, **asdict(settings)}
 
 
-def _differs_from_stored(root: str, settings: Settings) -> bool:
-    """Whether synth.json is to be written, as it is missing, older or of another wording.
+def differs_from_stored(
+    root: str, file: str, expected: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> bool:
+    """Whether a folder's settings are to be written: missing, older or of another wording.
+
+    Args:
+        file: Their name in the folder.
+        defaults: Of what older settings do not say.
 
     Raises:
         UserError: For a folder of other settings, or of something else.
     """
-    path = storage.join(root, SETTINGS_FILE)
-    expected = _as_stored(settings)
+    path = storage.join(root, file)
     try:
         settings_there = storage.read_json(path)
     except FileNotFoundError:
@@ -262,7 +280,7 @@ def _differs_from_stored(root: str, settings: Settings) -> bool:
     except ValueError:
         raise UserError(f"{path}: not JSON", "Give another folder") from None
     # What a folder does not say was not asked for when it was made: it has the default.
-    recorded = {**asdict(Settings()), **settings_there} if isinstance(settings_there, dict) else {}
+    recorded = {**defaults, **settings_there} if isinstance(settings_there, dict) else {}
     different = {k for k in expected if recorded.get(k) != expected[k]}
     if different - {"wording"}:
         raise UserError(
@@ -284,7 +302,7 @@ def _write_annotations(root: str, count: int, settings: Settings) -> None:
             captions_by_image[name] = sentences[kind]
         types[record["scene"]["change"]].append(f"{index:06d}.png")
         for kind, facts in scene_facts.of_scene(record["scene"], reversed_sentences).items():
-            facts_by_kind[kind][name] = asdict(facts)
+            facts_by_kind[kind][name] = facts.to_json()
     for kind, captions_by_image in captions_by_kind.items():
         storage.write_json(storage.join(root, f"{kind}_captions.json"), captions_by_image)
     storage.write_json(storage.join(root, "type_mapping.json"), types)

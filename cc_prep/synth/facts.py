@@ -77,10 +77,13 @@ def _attributes(
         return None
     parsed_solid = Solid(**solid)
     centre = (parsed_solid.x, parsed_solid.y, height(parsed_solid) / 2)
-    return ObjectAttributes(
-        parsed_solid.color,
-        parsed_solid.shape,
-        parsed_solid.material,
-        parsed_solid.size,
-        location(centre, camera),
-    )
+    words = parsed_solid.color, parsed_solid.shape, parsed_solid.material, parsed_solid.size
+    return attributes(*words, location(centre, camera))
+
+
+def attributes(
+    color: str, shape: str, material: str, size: str, location: tuple[float, float]
+) -> ObjectAttributes:
+    """The attributes of a solid."""
+    words = {"color": color, "shape": shape, "material": material, "size": size}
+    return ObjectAttributes(words, location)

@@ -13,7 +13,7 @@ from torch import nn
 
 from cc_prep import storage, strict_json, weights
 from cc_prep.errors import UserError, first_line, prefix_error_with
-from cc_prep.models import library_backbones
+from cc_prep.models import backbones, library_backbones
 from cc_prep.models.backbones import BACKBONES
 from cc_prep.models.clip4idc import CLIP4IDC
 from cc_prep.models.vqgan import VQGAN
@@ -134,12 +134,15 @@ def backbone(
     """A frozen backbone for features, and its weights. Raises UserError.
 
     Args:
-        name: One of BACKBONES, or of a library: see `library_backbones.load`.
-        name_or_file: Of its weights; None takes the backbone's own.
+        name: One of BACKBONES, several joined by `+`, or of a library: see
+            `library_backbones.load`.
+        name_or_file: Of its weights; None takes the backbone's own, as those that are joined do.
         layers: Of a library's backbone.
         input_size: Likewise, in px.
     """
     of_library = library_backbones.of_library(name)
+    if len(parts := backbones.parts_of(name)) > 1:
+        return _joined(name, parts, name_or_file)
     if name_or_file is None and not of_library:
         name_or_file = BACKBONES[name].weights
     if name_or_file is None:
@@ -154,6 +157,18 @@ def backbone(
     tensors = weights.read_tensors(located.path)
     with prefix_error_with(located.path):
         return BACKBONES[name].make(tensors), located
+
+
+def _joined(name: str, parts: Sequence[str], name_or_file: str | None) -> tuple[nn.Module, Located]:
+    if name_or_file is not None:
+        raise UserError(
+            f"features.weights {name_or_file}: {name} takes the weights of its backbones",
+            "Leave it out",
+        )
+    found = [backbone(part) for part in parts]
+    digests = "\n".join(located.sha256 for _, located in found)
+    sha256 = hashlib.sha256(digests.encode()).hexdigest()
+    return backbones.Joined([one for one, _ in found]), Located(name, found[0][1].path, sha256)
 
 
 def features_backbone(settings: Features) -> tuple[nn.Module, Located]:

@@ -19,7 +19,7 @@ from cc_prep.formats.training_shards import TrainingSample
 from cc_prep.records import NO_CHANGE, Facts
 from cc_train.data import shard_index, supervision
 from cc_train.data.collate import FeatureSource, before_after, require_backbone
-from cc_train.data.supervision import OrderedPair, PairMasks
+from cc_train.data.supervision import SOLIDS, FactVocabulary, OrderedPair, PairMasks
 from cc_train.text import TextCodec
 
 
@@ -51,6 +51,7 @@ class OrderedPairBatches:
         grid: Rows and columns of the cells by which positions are given; None takes those of the
             features.
         masks: Whether a batch holds masks.
+        vocabulary: Of the facts.
     """
 
     codec: TextCodec
@@ -59,6 +60,7 @@ class OrderedPairBatches:
     backbone: FeatureSource | None
     grid: tuple[int, int] | None = None
     masks: bool = False
+    vocabulary: FactVocabulary = SOLIDS
 
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
@@ -66,11 +68,12 @@ class OrderedPairBatches:
         """A batch of the scenes of some samples, in order.
 
         features [N, C, h, w] as they are stored, float16 or float32; of P pairs: first, second
-        int64 [P], ids and labels int64 [P, length], facts int64 [P, 6], places int64 [P, 2]; of M
-        objects: object_image int64 [M], object_location float32 [M, 2] (u, v), object_attributes
-        int64 [M, 4]; centres float32 [N, rows, columns], has_objects bool [N]. With `masks` also
-        mask uint8 [P, 3, H, W], class ids of the union, of before and of after, and has_mask bool
-        [P, 3], False where one is not known, in which case it is 0; and changed bool [P].
+        int64 [P], ids and labels int64 [P, length], facts int64 [P, facts], places int64 [P, 2]; of
+        M objects: object_image int64 [M], object_location float32 [M, 2] (u, v),
+        object_attributes int64 [M, attributes]; centres float32 [N, rows, columns], has_objects
+        bool [N]. With `masks` also mask uint8 [P, 3, H, W], class ids of the union, of before and
+        of after, and has_mask bool [P, 3], False where one is not known, in which case it is 0; and
+        changed bool [P].
 
         Raises:
             UserError: For other features.
@@ -99,8 +102,8 @@ class OrderedPairBatches:
             **self._captions(pairs, chosen_rngs),
             "first": torch.tensor([pair.first for pair in pairs]),
             "second": torch.tensor([pair.second for pair in pairs]),
-            **facts_of(pairs, grid),
-            **objects_of(objects, grid),
+            **facts_of(pairs, grid, self.vocabulary),
+            **objects_of(objects, grid, self.vocabulary),
             **(masks_of(pairs, sizes) if self.masks else {}),
         }
 
@@ -200,7 +203,7 @@ def _both_ways(pair: OrderedPair) -> Iterator[OrderedPair]:
     if not pair.changed:
         captions = captions or pair.captions
     if captions:
-        facts = supervision.reversed_facts(pair.facts) if pair.facts is not None else None
+        facts = pair.facts.reversed() if pair.facts is not None else None
         masks = pair.masks and pair.masks.reversed()
         yield OrderedPair(pair.second, pair.first, captions, pair.changed, facts, masks)
 
@@ -216,8 +219,10 @@ def _add(
     return numbers[name]
 
 
-def facts_of(pairs: Sequence[OrderedPair], grid: tuple[int, int]) -> dict[str, torch.Tensor]:
-    """Facts of P pairs: facts int64 [P, 6]; places int64 [P, 2], cells of the grid."""
+def facts_of(
+    pairs: Sequence[OrderedPair], grid: tuple[int, int], vocabulary: FactVocabulary = SOLIDS
+) -> dict[str, torch.Tensor]:
+    """Facts of P pairs: facts int64 [P, facts]; places int64 [P, 2], cells of the grid."""
     rows, columns = grid
     places = [
         [
@@ -228,9 +233,9 @@ def facts_of(pairs: Sequence[OrderedPair], grid: tuple[int, int]) -> dict[str, t
         else [supervision.UNKNOWN] * 2
         for pair in pairs
     ]
-    classes = [supervision.fact_classes(pair.facts) for pair in pairs]
+    classes = [vocabulary.classes(pair.facts) for pair in pairs]
     return {
-        "facts": torch.tensor(classes, dtype=torch.long).view(-1, len(supervision.FACT_CLASSES)),
+        "facts": torch.tensor(classes, dtype=torch.long).view(-1, len(vocabulary.fact_classes)),
         "places": torch.tensor(places, dtype=torch.long).view(-1, 2),
     }
 
@@ -262,7 +267,9 @@ def masks_of(
 
 
 def objects_of(
-    objects: Sequence[tuple[Any, ...]], grid: tuple[int, int]
+    objects: Sequence[tuple[Any, ...]],
+    grid: tuple[int, int],
+    vocabulary: FactVocabulary = SOLIDS,
 ) -> dict[str, torch.Tensor]:
     """Facts of N images, from the objects that each shows; see `OrderedPairBatches`."""
     rows, columns = grid
@@ -271,14 +278,14 @@ def objects_of(
     for image, attributes in listed:
         row, column = supervision.cell_at(attributes, (rows, columns))
         centres[image, row, column] = 1
-    classes = [supervision.attribute_classes(attributes) for _, attributes in listed]
+    classes = [vocabulary.classes_of_object(attributes) for _, attributes in listed]
     return {
         "object_image": torch.tensor([image for image, _ in listed], dtype=torch.long),
         "object_location": torch.tensor([attributes.location for _, attributes in listed]).view(
             -1, 2
         ),
         "object_attributes": torch.tensor(classes, dtype=torch.long).view(
-            -1, len(supervision.ATTRIBUTES)
+            -1, len(vocabulary.attributes)
         ),
         "centres": torch.from_numpy(centres),
         "has_objects": torch.tensor([len(shown) > 0 for shown in objects]),

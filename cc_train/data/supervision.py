@@ -1,31 +1,143 @@
-"""A renderer's knowledge of a pair, as numbers: classes of change and attributes, places, objects.
+"""What is known of a pair that was made, as numbers: type of change, attributes, places, objects.
 
 All values of a pair without facts are UNKNOWN, which every loss ignores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from cc_prep.composites import sentences
 from cc_prep.errors import UserError
-from cc_prep.records import FACT_TYPES, Facts, ObjectAttributes
+from cc_prep.records import FACT_TYPES, REVERSED, Facts, ObjectAttributes
 from cc_prep.synth.scenes import COLORS, MATERIALS, SHAPES, SIZES
 
 UNKNOWN = -1
-ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "color": tuple(COLORS),
-    "shape": SHAPES,
-    "material": MATERIALS,
-    "size": tuple(SIZES),
-}
-ATTRIBUTE_CLASSES = tuple(len(names) for names in ATTRIBUTES.values())
-# Logits of a pair: the type of change, the four attributes of the object, its new colour.
-FACT_CLASSES = (len(FACT_TYPES), *ATTRIBUTE_CLASSES, len(COLORS))
-REVERSED = {"add": "drop", "drop": "add"}
+
+
+@dataclass(frozen=True)
+class FactVocabulary:
+    """What of facts is learned: each word is a class of a classifier.
+
+    Attributes:
+        types: Of change, `none` first.
+        attributes: The values of each attribute of an object.
+        new: The attributes that may get a new value, which is a fact of its own.
+    """
+
+    types: tuple[str, ...]
+    attributes: Mapping[str, tuple[str, ...]]
+    new: tuple[str, ...]
+
+    @property
+    def attribute_classes(self) -> tuple[int, ...]:
+        """How many values each attribute has."""
+        return tuple(map(len, self.attributes.values()))
+
+    @property
+    def fact_classes(self) -> tuple[int, ...]:
+        """How many classes each fact of a pair has: type, attributes, new values."""
+        new = (len(self.attributes[name]) for name in self.new)
+        return (len(self.types), *self.attribute_classes, *new)
+
+    @property
+    def fact_names(self) -> tuple[str, ...]:
+        """The names of these facts."""
+        return ("type", *self.attributes, *(f"new_{name}" for name in self.new))
+
+    @property
+    def added(self) -> tuple[int, ...]:
+        """The types whose object is in the second image alone, as classes."""
+        return tuple(i for i, kind in enumerate(self.types) if kind in sentences.ADDED)
+
+    @classmethod
+    def of(cls, values: Iterable[Any]) -> FactVocabulary:
+        """The vocabulary of the facts in samples' JSON, of which some are None.
+
+        Without a pair of `cc-prep composites` it is SOLIDS.
+
+        Raises:
+            UserError: For another form.
+        """
+        known = [Facts.of_sample({"facts": value}) for value in values if value is not None]
+        pasted = [one for one in known if one is not None and one.grammar != "synth"]
+        if not pasted:
+            return SOLIDS
+        if len(pasted) < len(known):
+            raise UserError(
+                "some of these shards hold facts of rendered solids, others of composed pairs",
+                "Train on one kind of them",
+            )
+        objects = [one for facts in pasted for one in (*facts.objects_before, *facts.objects_after)]
+        objects += [one for f in pasted for one in (f.before, f.after) if one is not None]
+        names = sorted({name for one in objects for name in one.values})
+        attributes = {name: tuple(sorted({one[name] for one in objects} - {""})) for name in names}
+        new = sorted({sentences.NEW[f.type] for f in pasted if f.type in sentences.NEW})
+        types = {f.type for f in pasted} | {REVERSED[f.type] for f in pasted}
+        ordered = tuple(kind for kind in sentences.TYPES if kind in {*types, sentences.TYPES[0]})
+        return cls(ordered, attributes, tuple(new))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"types": self.types, "attributes": dict(self.attributes), "new": self.new}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> FactVocabulary:
+        attributes = {name: tuple(values) for name, values in value["attributes"].items()}
+        return cls(tuple(value["types"]), attributes, tuple(value["new"]))
+
+    def classes(self, facts: Facts | None) -> list[int]:
+        """The class of each fact of a pair; UNKNOWN for what does not apply.
+
+        Raises:
+            UserError: For another word.
+        """
+        new = [UNKNOWN] * len(self.new)
+        if facts is None:
+            return [UNKNOWN] * (1 + len(self.attributes)) + new
+        for i, name in enumerate(self.new):
+            if facts.after is not None and sentences.NEW.get(facts.type) == name:
+                new[i] = self._class(name, facts.after[name])
+        if facts.type not in self.types:
+            raise UserError(
+                f"facts: {facts.type!r} is no type of change that can be learned",
+                f"Use other shards; a type is {', '.join(self.types)}",
+            )
+        one = facts.before or facts.after
+        return [
+            self.types.index(facts.type),
+            *([UNKNOWN] * len(self.attributes) if one is None else self.classes_of_object(one)),
+            *new,
+        ]
+
+    def classes_of_object(self, attributes: ObjectAttributes) -> list[int]:
+        """The class of each attribute of an object; UNKNOWN where it is not known.
+
+        Raises:
+            UserError: For another word.
+        """
+        return [self._class(name, attributes[name]) for name in self.attributes]
+
+    def _class(self, name: str, value: str) -> int:
+        if not value and name in sentences.NEW.values():
+            return UNKNOWN
+        if value not in self.attributes[name]:
+            raise UserError(
+                f"facts: {value!r} is no {name} that can be learned",
+                f"Rebuild these shards; a {name} is {', '.join(self.attributes[name])}",
+            )
+        return self.attributes[name].index(value)
+
+
+# Of the solids that `cc-prep synth` renders.
+SOLIDS = FactVocabulary(
+    FACT_TYPES,
+    {"color": tuple(COLORS), "shape": SHAPES, "material": MATERIALS, "size": tuple(SIZES)},
+    ("color",),
+)
 
 
 class PairMasks(NamedTuple):
@@ -62,20 +174,6 @@ class OrderedPair:
     masks: PairMasks | None = field(default=None, compare=False)
 
 
-def reversed_facts(facts: Facts) -> Facts:
-    """The facts of (after, before).
-
-    Captions of that pair are the `reversed_captions` of `facts`, which the result does not hold.
-    """
-    return Facts(
-        REVERSED.get(facts.type, facts.type),
-        facts.after,
-        facts.before,
-        facts.objects_after,
-        facts.objects_before,
-    )
-
-
 def seen_from(facts: Facts | None, objects: Sequence[ObjectAttributes]) -> Facts | None:
     """The facts of a pair whose first image is replaced by another view of the same scene.
 
@@ -93,36 +191,6 @@ def seen_from(facts: Facts | None, objects: Sequence[ObjectAttributes]) -> Facts
     if before is not None:
         before = objects[facts.objects_before.index(before)]
     return replace(facts, before=before, objects_before=tuple(objects))
-
-
-def fact_classes(facts: Facts | None) -> list[int]:
-    """Six classes: type, four attributes and new colour; UNKNOWN for what does not apply."""
-    unknown = [UNKNOWN] * len(ATTRIBUTE_CLASSES)
-    if facts is None:
-        return [UNKNOWN, *unknown, UNKNOWN]
-    kind = FACT_TYPES.index(facts.type)
-    attributes = facts.after if facts.type == "add" else facts.before
-    recoloured = facts.type == "color" and facts.after is not None
-    return [
-        kind,
-        *(unknown if attributes is None else attribute_classes(attributes)),
-        attribute_classes(facts.after)[0] if recoloured and facts.after else UNKNOWN,
-    ]
-
-
-def attribute_classes(attributes: ObjectAttributes) -> list[int]:
-    """Colour, shape, material and size as classes.
-
-    Raises:
-        UserError: For another word.
-    """
-    for name, names in ATTRIBUTES.items():
-        if getattr(attributes, name) not in names:
-            raise UserError(
-                f"facts: {getattr(attributes, name)!r} is no {name} that can be learned",
-                f"Rebuild these shards; a {name} is {', '.join(names)}",
-            )
-    return [names.index(getattr(attributes, name)) for name, names in ATTRIBUTES.items()]
 
 
 def cell(attributes: ObjectAttributes | None, grid: tuple[int, int]) -> int:

@@ -20,7 +20,7 @@ import errno
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -275,7 +275,7 @@ def _judged(item: Item, result: Evaluation) -> dict[str, Any]:
     if item.facts is None or result.rendered is None:
         return {}
     verdict = result.rendered.verdicts[item.id]
-    return {"facts": asdict(item.facts), "outcomes": verdict.outcomes, "exact": verdict.exact}
+    return {"facts": item.facts.to_json(), "outcomes": verdict.outcomes, "exact": verdict.exact}
 
 
 def of_training(count: int, pairs: int) -> str:

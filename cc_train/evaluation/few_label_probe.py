@@ -18,7 +18,7 @@ import numpy as np
 
 from cc_prep.records import Facts
 from cc_train.data import supervision
-from cc_train.data.supervision import UNKNOWN, fact_classes
+from cc_train.data.supervision import SOLIDS, UNKNOWN
 
 COUNTS = (50, 100, 300)
 DRAWS = 10
@@ -58,7 +58,7 @@ class Labels:
             np.unique(scenes, return_inverse=True)[1],
             np.array([one.type != "none" for one in facts]),
             np.array(
-                [fact_classes(one)[: 1 + len(supervision.ATTRIBUTES)] for one in facts]
+                [SOLIDS.classes(one)[: 1 + len(supervision.SOLIDS.attributes)] for one in facts]
             ).reshape(-1, 5),
             np.array(places, np.float64).reshape(-1, 2, 2),
         )

@@ -210,7 +210,7 @@ def find(spec: BackboneSpec, file: str | None) -> FrozenBackbone:
     """
     name, preprocessing = spec.name, spec.preprocessing
     of_library = library_backbones.of_library(name) and preprocessing is not None
-    if name not in backbones.BACKBONES and not of_library:
+    if not of_library and not backbones.is_known(name):
         raise UserError(
             f"the shards hold features of {name}, which is no backbone of ours",
             f"Known: {', '.join(backbones.BACKBONES)}",
@@ -220,7 +220,7 @@ def find(spec: BackboneSpec, file: str | None) -> FrozenBackbone:
             f"the shards hold imported features of {name}, of weights that are not known",
             "Set backbone_weights to the file that they were made with",
         )
-    if file is None and (of_library or backbones.BACKBONES[name].weights is None):
+    if file is None and (of_library or not backbones.has_weights(name)):
         raise UserError(
             f"{name} comes without weights",
             "Set backbone_weights to the file or folder that the shards' features were made with",

@@ -16,12 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cc_prep.models.cpu import attention
-from cc_prep.records import FACT_TYPES
-from cc_train.data.supervision import ATTRIBUTE_CLASSES, FACT_CLASSES
+from cc_train.data.supervision import SOLIDS, FactVocabulary
 
 GROUPS = 8
 SUMMARIES = 7
-ADD = FACT_TYPES.index("add")
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Changes:
     """What is seen of P pairs.
 
     Attributes:
-        facts: Logits [P, sum(FACT_CLASSES)].
+        facts: Logits [P, sum of the `fact_classes` of a FactVocabulary].
         before, after: Logits of the place of the change, [P, rows · columns].
         summaries: What the attention maps read, [P, 7, D].
         grid: The differences at every place, [P, rows · columns, D].
@@ -106,11 +104,15 @@ class FactReader(nn.Module):
     Args:
         width: D.
         dropout: Of what the facts are read from.
+        vocabulary: The facts that are read.
     """
 
-    def __init__(self, width: int, dropout: float = 0.1) -> None:
+    def __init__(
+        self, width: int, dropout: float = 0.1, vocabulary: FactVocabulary = SOLIDS
+    ) -> None:
         super().__init__()
-        attributes = sum(ATTRIBUTE_CLASSES)
+        self.vocabulary = vocabulary
+        attributes = sum(vocabulary.attribute_classes)
         self.place_before, self.place_after = nn.Linear(width, 1), nn.Linear(width, 1)
         self.look = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, attributes))
         self.centre = nn.Conv2d(width, 1, 1)
@@ -118,10 +120,10 @@ class FactReader(nn.Module):
         self.fuse = nn.Sequential(
             nn.LayerNorm(read), nn.Linear(read, 2 * width), nn.GELU(), nn.Dropout(dropout)
         )
-        self.facts = nn.Linear(2 * width, sum(FACT_CLASSES))
+        self.facts = nn.Linear(2 * width, sum(vocabulary.fact_classes))
 
     def attributes_at(self, images: Tensor, places: Tensor) -> Tensor:
-        """Logits [M, sum(ATTRIBUTE_CLASSES)] at places (u, v) [M, 2] of M images."""
+        """Logits [M, sum of the `attribute_classes`] at places (u, v) [M, 2] of M images."""
         points = (2 * places - 1).clamp(-1, 1)[:, None, None]
         sampled = F.grid_sample(images.float(), points, padding_mode="border", align_corners=False)
         out: Tensor = self.look(sampled.flatten(1))
@@ -143,16 +145,25 @@ class FactReader(nn.Module):
 
     def _facts(self, fused: Tensor, look_before: Tensor, look_after: Tensor) -> Tensor:
         """Logits of all facts: the read-out's own, with the attributes read at the places."""
-        kinds, attributes = FACT_CLASSES[0], sum(ATTRIBUTE_CLASSES)
+        vocabulary = self.vocabulary
+        kinds, attributes = len(vocabulary.types), sum(vocabulary.attribute_classes)
         own = self.facts(fused).float()
-        added = own[:, :kinds].softmax(1)[:, ADD : ADD + 1]  # seen in the second image alone
+        # The chance that the object is seen in the second image alone.
+        added = own[:, :kinds].softmax(1)[:, list(vocabulary.added)].sum(1, keepdim=True)
         seen = look_before * (1 - added) + look_after * added
-        colour = look_after[:, : ATTRIBUTE_CLASSES[0]]
+        looks = dict(
+            zip(
+                vocabulary.attributes,
+                look_after.split(vocabulary.attribute_classes, dim=1),
+                strict=True,
+            )
+        )
+        new = torch.cat([looks[name] for name in vocabulary.new], dim=1)
         return torch.cat(
             (
                 own[:, :kinds],
                 own[:, kinds : kinds + attributes] + seen,
-                own[:, kinds + attributes :] + colour,
+                own[:, kinds + attributes :] + new,
             ),
             dim=1,
         )
@@ -164,18 +175,24 @@ class Comparison(FactReader):
     Args:
         width: D.
         dropout: Of what the facts are read from.
+        vocabulary: The facts that are read.
     """
 
     def __init__(
-        self, width: int, grid: tuple[int, int], heads: int = 4, dropout: float = 0.1
+        self,
+        width: int,
+        grid: tuple[int, int],
+        heads: int = 4,
+        dropout: float = 0.1,
+        vocabulary: FactVocabulary = SOLIDS,
     ) -> None:
-        super().__init__(width, dropout)
+        super().__init__(width, dropout, vocabulary)
         self.position = nn.Parameter(0.02 * torch.randn(grid[0] * grid[1], width))
         self.norm = nn.LayerNorm(width)
         self.cross = CrossAttention(width, heads)
         self.mix = nn.Sequential(nn.Conv2d(5 * width, width, 1), Residual(width))
         self.from_fused = nn.Linear(2 * width, width)
-        self.from_facts = nn.Linear(sum(FACT_CLASSES), width)
+        self.from_facts = nn.Linear(sum(vocabulary.fact_classes), width)
 
     def forward(self, first: Tensor, second: Tensor) -> Changes:
         """The changes from images [P, D, rows, columns] to others."""
@@ -191,7 +208,8 @@ class Comparison(FactReader):
         stacked = torch.cat(parts, dim=2).transpose(1, 2).unflatten(2, first.shape[2:])
         grid = self.mix(stacked).flatten(2).transpose(1, 2)
         seen = self.read(before, after, grid)
-        chances = torch.cat([part.softmax(1) for part in seen.facts.split(FACT_CLASSES, 1)], dim=1)
+        facts = seen.facts.split(self.vocabulary.fact_classes, dim=1)
+        chances = torch.cat([part.softmax(1) for part in facts], dim=1)
         summaries = (*seen.pooled, self.from_fused(seen.fused), self.from_facts(chances))
         stacked_summaries = torch.stack(summaries, dim=1)
         return Changes(seen.facts, seen.before, seen.after, stacked_summaries, grid)

@@ -6,6 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from cc_train.data.supervision import SOLIDS, FactVocabulary
 from cc_train.layers.attention_sizes import AttentionSizes
 from cc_train.layers.pair_comparison import Changes, Comparison, Residual
 
@@ -32,14 +33,20 @@ class FeatureComparison(Comparison):
     Args:
         grid: Channels, rows and columns of the features.
         sizes: Of the comparison.
+        vocabulary: The facts that are read.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, grid: tuple[int, int, int], sizes: EncoderSettings) -> None:
+    def __init__(
+        self,
+        grid: tuple[int, int, int],
+        sizes: EncoderSettings,
+        vocabulary: FactVocabulary = SOLIDS,
+    ) -> None:
         channels, rows, columns = grid
-        super().__init__(sizes.width, (rows, columns), sizes.heads, sizes.dropout)
+        super().__init__(sizes.width, (rows, columns), sizes.heads, sizes.dropout, vocabulary)
         self.sizes = sizes
         self.register_buffer("mean", torch.zeros(channels))
         self.register_buffer("std", torch.ones(channels))
@@ -68,6 +75,11 @@ class PairEncoder(FeatureComparison):
 
     spread: Tensor
 
-    def __init__(self, grid: tuple[int, int, int], sizes: EncoderSettings) -> None:
-        super().__init__(grid, sizes)
+    def __init__(
+        self,
+        grid: tuple[int, int, int],
+        sizes: EncoderSettings,
+        vocabulary: FactVocabulary = SOLIDS,
+    ) -> None:
+        super().__init__(grid, sizes, vocabulary)
         self.register_buffer("spread", torch.ones(grid[0]))

@@ -6,18 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cc_prep.records import FACT_TYPES, Facts
-from cc_prep.synth import parsing
-from cc_prep.synth.parsing import NEW, SEVERAL, TYPE, UNCHANGED
+from cc_prep.composites import reading
+from cc_prep.records import Facts
+from cc_prep.synth.parsing import FEATURES, NEW, SEVERAL, TYPE, UNCHANGED, Claims, Mark
 from cc_train.evaluation.rendered.fact_scores import (
     EXACT,
     FACTS,
     MEASURES,
     TITLES,
     TOLD_APART,
+    TYPES,
     claimed_types,
+    claims_of,
     true_values,
 )
+
+# The facts of an object in the order in which they are said: "small red metal cube".
+SAID = (*FEATURES, reading.CLASS, reading.PLACE)
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ class Tables:
 
 def words(caption: str, facts: Facts) -> list[Word]:
     """The caption in pieces, which joined are the caption again."""
-    truth, claims = true_values(facts), parsing.parse(caption)
+    truth, claims = true_values(facts), claims_of(caption, facts)
     pieces, end = [], 0
     for mark in claims.marks:
         if mark.start > end:
@@ -95,7 +100,7 @@ def words(caption: str, facts: Facts) -> list[Word]:
     return [*pieces, Word(caption[end:])] if end < len(caption) else pieces
 
 
-def _word(text: str, mark: parsing.Mark, claims: parsing.Claims, truth: Mapping[str, str]) -> Word:
+def _word(text: str, mark: Mark, claims: Claims, truth: Mapping[str, str]) -> Word:
     name, true = TITLES.get(mark.fact, mark.fact), truth.get(mark.fact)
     if true is not None and mark.value == true:
         if claims.value(mark.fact) == SEVERAL:
@@ -111,16 +116,16 @@ def _word(text: str, mark: parsing.Mark, claims: parsing.Claims, truth: Mapping[
 def sentence(facts: Facts) -> str:
     """What truly changed, in a few words: `move: small red metal cube`."""
     truth = true_values(facts)
-    attributes = [truth[name] for name in parsing.FEATURES if name in truth]
-    if not attributes:
+    if truth[TYPE] == UNCHANGED:
         return "nothing changed"
+    said = [truth[name] for name in SAID if name in truth]
     new = f" → {truth[NEW]}" if NEW in truth else ""
-    return f"{truth[TYPE]}: {' '.join(attributes)}{new}"
+    return f"{': '.join(filter(None, (truth[TYPE], ' '.join(said))))}{new}"
 
 
 def unsaid(caption: str, facts: Facts) -> list[str]:
     """The names of the facts that a caption leaves out."""
-    claims = parsing.parse(caption)
+    claims = claims_of(caption, facts)
     truth = true_values(facts)
     return [TITLES.get(f, f) for f in FACTS if f in truth and claims.value(f) is None]
 
@@ -130,7 +135,7 @@ def tables(scores: Mapping[str, Any]) -> Tables:
     table, exact = scores["confusion"], scores["exact by type"]
     claimed = claimed_types(table)
     lines = []
-    for kind in (name for name in FACT_TYPES if name in table):
+    for kind in (name for name in TYPES if name in table):
         total = max(1, sum(table[kind].values()))
         counts = [(name, table[kind].get(name, 0)) for name in claimed]
         cells = [Cell(count, count / total, name == kind) for name, count in counts]

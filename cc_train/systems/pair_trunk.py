@@ -14,6 +14,7 @@ from torch import Tensor
 from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.data import feature_statistics
 from cc_train.data.shard_index import Entry
+from cc_train.data.supervision import SOLIDS, FactVocabulary
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.layers.caption_decoder import CaptionDecoder, DecoderSettings
 from cc_train.layers.frozen_backbone import FrozenBackbone
@@ -32,6 +33,7 @@ class PairTrunk(WithFrozen, EncoderDecoder):
         bridge, kinds: Layers that turn differences into tokens, see `change_tokens`.
         backbone: Not in `state_dict`; a run holds it as a file, so that images can be captioned
             without shards.
+        vocabulary: The facts that the encoder reads.
     """
 
     backbone: FrozenBackbone
@@ -43,11 +45,12 @@ class PairTrunk(WithFrozen, EncoderDecoder):
         encoder: EncoderSettings,
         decoder: DecoderSettings,
         codec: TextCodec,
+        vocabulary: FactVocabulary = SOLIDS,
     ) -> None:
         inputs = Inputs(size, "features", backbone=backbone.spec.source)
         super().__init__(inputs, codec, decoder.length)
         self.use_frozen("backbone", backbone)
-        self.encoder = PairEncoder(backbone.spec.grid, encoder)
+        self.encoder = PairEncoder(backbone.spec.grid, encoder, vocabulary)
         self.bridge = change_bridge(encoder.width, decoder.width)
         self.kinds = change_kinds(decoder.width)
         self.decoder = CaptionDecoder(len(codec), decoder)

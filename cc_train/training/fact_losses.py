@@ -14,11 +14,8 @@ from pydantic import Field
 from torch import Tensor
 
 from cc_prep.settings import Section
-from cc_train.data.supervision import ATTRIBUTE_CLASSES, FACT_CLASSES, UNKNOWN
+from cc_train.data.supervision import SOLIDS, UNKNOWN, FactVocabulary
 from cc_train.layers.pair_comparison import Changes, FactReader
-
-FACT_NAMES = ("type", "color", "shape", "material", "size", "new_color")
-ATTRIBUTE_NAMES = FACT_NAMES[1:5]
 
 
 class FactLosses(Section):
@@ -29,7 +26,7 @@ class FactLosses(Section):
     attributes: float = Field(0.7, ge=0)
     """Of the attributes of the object that changed."""
     new_color: float = Field(0.5, ge=0)
-    """Of its new color."""
+    """Of its new color, and of the class of what it was replaced by."""
     location: float = Field(0.5, ge=0)
     """Of where it is, before and after."""
     objects: float = Field(0.5, ge=0)
@@ -37,29 +34,34 @@ class FactLosses(Section):
     centres: float = Field(2.5, ge=0)
     """Of where objects are."""
 
-    def of_change(self, losses: Mapping[str, Tensor]) -> Tensor:
+    def of_change(
+        self, losses: Mapping[str, Tensor], vocabulary: FactVocabulary = SOLIDS
+    ) -> Tensor:
         """The weighted sum of what `of_change` gives."""
+        attributes, new = vocabulary.attributes, [f"new_{name}" for name in vocabulary.new]
         return (
             self.type * losses["type"]
-            + self.attributes * torch.stack([losses[name] for name in ATTRIBUTE_NAMES]).sum()
-            + self.new_color * losses["new_color"]
+            + self.attributes * torch.stack([losses[name] for name in attributes]).sum()
+            + self.new_color * torch.stack([losses[name] for name in new]).sum()
         )
 
-    def total(self, losses: Mapping[str, Tensor]) -> Tensor:
+    def total(self, losses: Mapping[str, Tensor], vocabulary: FactVocabulary = SOLIDS) -> Tensor:
         """The weighted sum of what `losses` gives."""
         return (
-            self.of_change(losses)
+            self.of_change(losses, vocabulary)
             + self.location * (losses["location_before"] + losses["location_after"])
             + self.objects * losses["objects"]
             + self.centres * losses["centres"]
         )
 
 
-def denominators(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def denominators(
+    batch: Mapping[str, Tensor], vocabulary: FactVocabulary = SOLIDS
+) -> dict[str, Tensor]:
     """How many terms each loss has."""
     known = batch["facts"] != UNKNOWN
     return {
-        **{name: known[:, i].sum() for i, name in enumerate(FACT_NAMES)},
+        **{name: known[:, i].sum() for i, name in enumerate(vocabulary.fact_names)},
         "location_before": (batch["places"][:, 0] != UNKNOWN).sum(),
         "location_after": (batch["places"][:, 1] != UNKNOWN).sum(),
         "objects": torch.tensor(len(batch["object_image"]), device=known.device),
@@ -80,7 +82,7 @@ def losses(
         images: Float [N, D, rows, columns], what `changes` compares pairs of; all objects are
             looked for in them.
     """
-    result = of_change(changes.facts, batch["facts"], counts)
+    result = of_change(changes.facts, batch["facts"], counts, reader.vocabulary)
     for i, name in enumerate(("location_before", "location_after")):
         places = (changes.before, changes.after)[i]
         result[name] = _cross_entropy(places, batch["places"][:, i]) / counts[name]
@@ -89,16 +91,21 @@ def losses(
     return result
 
 
-def of_change(logits: Tensor, facts: Tensor, counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The losses of the change itself, by FACT_NAMES, of logits [P, sum(FACT_CLASSES)].
+def of_change(
+    logits: Tensor,
+    facts: Tensor,
+    counts: Mapping[str, Tensor],
+    vocabulary: FactVocabulary = SOLIDS,
+) -> dict[str, Tensor]:
+    """The losses of the change itself, by name, of logits [P, sum of the `fact_classes`].
 
     Args:
-        facts: Classes int64 [P, 6], UNKNOWN where nothing is asked.
+        facts: Classes int64 [P, facts], UNKNOWN where nothing is asked.
     """
-    parts = logits.split(FACT_CLASSES, dim=1)
+    parts = logits.split(vocabulary.fact_classes, dim=1)
     return {
         name: _cross_entropy(parts[i], facts[:, i]) / counts[name]
-        for i, name in enumerate(FACT_NAMES)
+        for i, name in enumerate(vocabulary.fact_names)
     }
 
 
@@ -107,7 +114,7 @@ def _objects(reader: FactReader, images: Tensor, batch: Mapping[str, Tensor]) ->
     if not len(batch["object_image"]):
         return torch.zeros((), device=images.device)
     attributes = reader.attributes_at(images[batch["object_image"]], batch["object_location"])
-    parts = attributes.split(ATTRIBUTE_CLASSES, dim=1)
+    parts = attributes.split(reader.vocabulary.attribute_classes, dim=1)
     terms = [_cross_entropy(part, batch["object_attributes"][:, i]) for i, part in enumerate(parts)]
     return torch.stack(terms).sum()
 

@@ -14,6 +14,7 @@ from cc_prep.words import counted
 from pipelines.cli.options import dataset_options, json_option, splits_option
 from pipelines.cli.printing import print_tree, progress_bar
 
+MAX_LISTED = 10  # files that cannot be used
 EXCLUDED = ("contradiction", "near duplicate")  # why pairs are listed unless --reason says it
 
 
@@ -102,6 +103,94 @@ def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> No
         if not console.is_terminal and count % 25 == 0:
             console.print(f"{count}/{scenes} scenes")
     echo(f"{counted(scenes, 'scene')}, {2 * scenes:,} pairs in {out_dir}")
+
+
+@click.command()
+@click.argument("out_dir")
+@click.option(
+    "--backgrounds",
+    required=True,
+    metavar="DIR",
+    help="Folder of photographs; folders in it are read too.",
+)
+@click.option(
+    "--objects",
+    required=True,
+    metavar="DIR",
+    help="Folder of cut-outs with transparent surroundings, in a folder for each class: "
+    "DIR/traffic_light/1.png.",
+)
+@click.option(
+    "--scenes",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Number of scenes; each gives a pair with and a pair without a change.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--size",
+    type=click.IntRange(64, 1024),
+    default=224,
+    show_default=True,
+    help="Side of the square images in px.",
+)
+@click.option(
+    "--jitter",
+    type=click.FloatRange(0, 1),
+    default=1.0,
+    show_default=True,
+    help="How far the camera moves between the images of a pair: 0 not at all; 1 by up to 3 px of "
+    "224, 0.6 degrees, and 1 % of the zoom.",
+)
+@click.option(
+    "--wording",
+    type=click.Choice(["plain", "rich", "both"]),
+    default="plain",
+    show_default=True,
+    help="plain: one sentence of a fixed form per pair; rich: up to four varied ones; "
+    "both: the plain sentence and one of the rich ones.",
+)
+@click.option(
+    "--workers", type=click.IntRange(1), help="Number of processes; default: one per CPU core."
+)
+def composites(
+    out_dir: str, backgrounds: str, objects: str, scenes: int, workers: int | None, **settings: Any
+) -> None:
+    """Composes change pairs of your own photographs and cut-outs of objects.
+
+    An object appears, disappears, moves, is replaced or changes its color; or the picture becomes
+    brighter, darker, blurred, black and white, is cropped, or gets a text. OUT_DIR gets the layout
+    of CLEVR-Change with masks and facts. Photographs and cut-outs that look alike go into the same
+    split. The same seed and files give the same bytes. The same command resumes a run that was
+    stopped, and a larger --scenes extends a finished folder.
+
+    \b
+    Example:
+      cc-prep composites data/composites --backgrounds photos --objects cutouts
+      cc-prep build composites --out out/composites
+    """
+    from rich.progress import track
+
+    from cc_prep.composites import dataset, sources
+    from cc_prep.console import on_stderr
+
+    console = on_stderr()
+    chosen = dataset.Settings(**settings)
+    with progress_bar("reading backgrounds and cut-outs") as progress:
+        files = sources.read(backgrounds, objects, chosen.size, chosen.seed, progress)
+    for reason in files.rejected[:MAX_LISTED]:
+        echo(f"not used: {reason}", err=True)
+    if (more := len(files.rejected) - MAX_LISTED) > 0:
+        echo(f"not used: {counted(more, 'more file')}", err=True)
+    composed: Iterable[int] = dataset.make(out_dir, scenes, files, chosen, workers)
+    if console.is_terminal:
+        composed = track(composed, "composing", scenes, console=console, transient=True)
+    for count, _ in enumerate(composed, 1):
+        if not console.is_terminal and count % 200 == 0:
+            console.print(f"{count}/{scenes} scenes")
+    listed = ", ".join(f"{name} {count:,}" for name, count in dataset.counts(out_dir).items())
+    echo(f"{counted(scenes, 'scene')} ({listed}), {2 * scenes:,} pairs in {out_dir}")
 
 
 @click.command()

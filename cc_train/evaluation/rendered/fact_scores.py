@@ -1,7 +1,9 @@
-"""Whether a caption of a rendered pair is right: what it claims against what truly changed.
+"""Whether a caption of a pair is right: what it claims against what truly changed.
 
 A fact of a pair is the type of change, the attributes of the object that changed (before the
-change; of an added object after it), and the new value of a change of color or material. `judge`
+change; of an added object after it), its place where captions say it, and the new value of a change
+of color, material, class or place. Which attributes there are, and how captions state facts, is the
+data set's choice (`Facts.grammar`). `judge`
 compares a caption with them, `count` sums up the captions of a split, and `with_facts` reads the
 facts of pairs whose references are a file.
 """
@@ -16,16 +18,18 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from cc_prep.composites import reading, sentences
 from cc_prep.datasets.layouts import clevr_change
 from cc_prep.errors import UserError
 from cc_prep.records import FACT_TYPES, Facts, ObjectAttributes
 from cc_prep.synth import parsing
-from cc_prep.synth.parsing import NEW, NEW_FEATURES, SEVERAL, TYPE, UNCHANGED
+from cc_prep.synth.parsing import NEW, NEW_FEATURES, SEVERAL, TYPE, UNCHANGED, Claims
 from cc_train.evaluation.captions import coco
 from cc_train.evaluation.captions.coco import CHANGE, STILL, Item
 
-ATTRIBUTES = ("color", "shape", "material", "size")
-FACTS = (TYPE, *ATTRIBUTES, NEW)
+ATTRIBUTES = ("color", "shape", "material", "size", sentences.CLASS)
+FACTS = (TYPE, *ATTRIBUTES, reading.PLACE, NEW)
+TYPES = tuple(dict.fromkeys((*FACT_TYPES, *sentences.TYPES)))
 TOLD_APART, EXACT = "told apart", "exact"
 # In comparisons; × 100 like all other measures.
 MEASURES = (TOLD_APART, TYPE, EXACT)
@@ -58,13 +62,22 @@ class Verdict:
 
 def true_values(facts: Facts) -> dict[str, str]:
     """The true facts of a pair, by the names of FACTS; for an unchanged pair the type alone."""
+    if facts.grammar == "composites":
+        return reading.true_values(facts)
     attributes = facts.before or facts.after
     if facts.type == UNCHANGED or attributes is None:
         return {TYPE: facts.type}
-    values = {TYPE: facts.type, **{name: str(getattr(attributes, name)) for name in ATTRIBUTES}}
+    values = {TYPE: facts.type, **{name: attributes[name] for name in attributes.values}}
     if facts.type in NEW_FEATURES and facts.after is not None:
-        values[NEW] = str(getattr(facts.after, facts.type))
+        values[NEW] = facts.after[facts.type]
     return values
+
+
+def claims_of(caption: str, facts: Facts) -> Claims:
+    """What a caption of a pair claims, by the grammar of its data set."""
+    if facts.grammar == "composites":
+        return reading.parse(caption, facts)
+    return parsing.parse(caption)
 
 
 def judge(caption: str, facts: Facts, references: Sequence[str]) -> Verdict:
@@ -75,7 +88,7 @@ def judge(caption: str, facts: Facts, references: Sequence[str]) -> Verdict:
             none of them is a sentence of the grammar, `exact` asks for all attributes, or for such
             as fit one object.
     """
-    claims, truth = parsing.parse(caption), true_values(facts)
+    claims, truth = claims_of(caption, facts), true_values(facts)
     outcomes = {fact: _outcome(claims.value(fact), value) for fact, value in truth.items()}
     stated = {fact for fact, outcome in outcomes.items() if outcome != "not said"}
     surplus = {mark.fact for mark in claims.marks} - truth.keys()
@@ -84,7 +97,7 @@ def judge(caption: str, facts: Facts, references: Sequence[str]) -> Verdict:
         and not surplus
         and {TYPE, NEW} & truth.keys() <= stated
         and (
-            any(required <= stated for required in _required(truth, references))
+            any(required <= stated for required in _required(truth, references, facts))
             or _single_out(stated, facts)
         )
     )
@@ -101,18 +114,20 @@ def _single_out(stated: Set[str], facts: Facts) -> bool:
     """Whether these true attributes fit one object of the image, as far as it is known."""
     objects = facts.objects_after if facts.type == "add" else facts.objects_before
     changed = facts.before or facts.after
+    if changed is None:
+        return True
     attributes = [name for name in ATTRIBUTES if name in stated]
-    fitting = [o for o in objects if all(getattr(o, n) == getattr(changed, n) for n in attributes)]
+    fitting = [o for o in objects if all(o[n] == changed[n] for n in attributes)]
     return len(fitting) == 1 and bool(attributes)
 
 
-def _required(truth: Mapping[str, str], references: Sequence[str]) -> list[set[str]]:
+def _required(truth: Mapping[str, str], references: Sequence[str], facts: Facts) -> list[set[str]]:
     """The facts that each reference says, always with type and new value."""
     always = {TYPE, NEW} & truth.keys()
-    sentences = [parsing.parse(reference) for reference in references]
+    listed = [claims_of(reference, facts) for reference in references]
     of_each = [
         always | {mark.fact for mark in claims.marks if mark.fact in truth}
-        for claims in sentences
+        for claims in listed
         if claims.grammatical
     ]
     return of_each or [set(truth)]
@@ -275,7 +290,7 @@ def count(verdicts: Iterable[Verdict]) -> FactScores:
         outcomes = Counter(one.outcomes[fact] for one in changed if fact in one.outcomes)
         if outcomes:
             facts[fact] = Share(outcomes["right"], outcomes.total(), outcomes["not said"])
-    types = [kind for kind in FACT_TYPES if any(one.type == kind for one in listed)]
+    types = [kind for kind in TYPES if any(one.type == kind for one in listed)]
     exact: dict[str, Share] = {}
     for kind in types:
         of_kind = [one.exact for one in changed if one.type == kind]
@@ -286,7 +301,7 @@ def count(verdicts: Iterable[Verdict]) -> FactScores:
         for kind in types
     }
     return FactScores(
-        _recall(changed, [SEVERAL, *(one for one in FACT_TYPES if one != UNCHANGED)]),
+        _recall(changed, [SEVERAL, *(one for one in TYPES if one != UNCHANGED)]),
         _recall(unchanged, [UNCHANGED]),
         facts,
         exact,
@@ -328,7 +343,7 @@ def by_group(scores: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 def claimed_types(confusion: Mapping[str, Mapping[str, int]]) -> Sequence[str]:
     """The columns of a confusion table: the true and the claimed types, UNRECOGNISED last."""
     names = {*confusion, *(name for row in confusion.values() for name in row)}
-    return [name for name in (*FACT_TYPES, SEVERAL, UNRECOGNISED) if name in names]
+    return [name for name in (*TYPES, SEVERAL, UNRECOGNISED) if name in names]
 
 
 def _total(shares: Iterable[Share]) -> Share:
@@ -412,4 +427,4 @@ def digest(facts: Mapping[str, Facts]) -> str:
 
 
 def _words(attributes: ObjectAttributes) -> list[str]:
-    return [attributes.color, attributes.shape, attributes.material, attributes.size]
+    return list(attributes.values.values())

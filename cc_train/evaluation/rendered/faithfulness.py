@@ -17,16 +17,17 @@ from typing import Any
 
 import numpy as np
 
+from cc_prep.composites import sentences
+from cc_prep.composites.reading import PLACE
 from cc_prep.records import Facts, ObjectAttributes
-from cc_prep.synth import parsing
 from cc_prep.synth.parsing import UNCHANGED, Claims
-from cc_train.evaluation.rendered.fact_scores import ATTRIBUTES, Share
+from cc_train.evaluation.rendered.fact_scores import ATTRIBUTES, Share, claims_of
 
 EMPTY = 20  # px up to which a mask says that nothing changed
 MOST = 0.5  # share of a mask's pixels that must be exceeded on objects that the caption fits
 OVERLAP = 0.5  # intersection over union with the true mask, where the changed object is meant
 # Types of change whose captions describe the object in the first image.
-SEEN_BEFORE = ("drop", "color", "material")
+SEEN_BEFORE = ("drop", "color", "material", "replace", "text_removed")
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class Judged:
     @cached_property
     def claims(self) -> Claims:
         """The claims of the caption."""
-        return parsing.parse(self.caption)
+        return claims_of(self.caption, self.facts)
 
     def lies_on_claimed(self, mask: np.ndarray) -> bool:
         """Whether a mask is not empty, and on an object that the caption fits."""
@@ -155,9 +156,16 @@ def fits(claims: Claims, facts: Facts, mask: np.ndarray, true: np.ndarray) -> bo
 def count(pairs: Sequence[Judged]) -> Faithfulness | None:
     """The shares over some pairs; None if there are none.
 
+    Pairs whose picture changed as a whole are left out: no object has changed.
+
     Masks are shuffled by giving each pair that of the next one with the same type of change; a pair
     that is the only one of its type is left out of that.
     """
+    pairs = [
+        pair
+        for pair in pairs
+        if pair.facts.type == UNCHANGED or pair.facts.before or pair.facts.after
+    ]
     if not pairs:
         return None
     listed = [judge(pair) for pair in pairs]
@@ -197,7 +205,7 @@ def _when(claimed: str | None, facts: Facts) -> list[ObjectAttributes]:
     does not show it.
     """
     there = (facts.before, facts.after)
-    if claimed == "add":
+    if claimed in sentences.ADDED:
         there = (None, facts.after)
     elif claimed in SEEN_BEFORE:
         there = (facts.before, None)
@@ -206,7 +214,8 @@ def _when(claimed: str | None, facts: Facts) -> list[ObjectAttributes]:
 
 def _has_attributes(one: ObjectAttributes, claims: Claims) -> bool:
     """Whether an object looks as claimed; what is not said fits all."""
-    return all(claims.value(name) in (None, getattr(one, name)) for name in ATTRIBUTES)
+    is_alike = all(claims.value(name) in (None, one[name]) for name in ATTRIBUTES)
+    return is_alike and claims.value(PLACE) in (None, sentences.place(one.location))
 
 
 def _with_other_masks(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from cc_prep.models.clip4idc import Config
 from cc_prep.records import Facts, ObjectAttributes
 from cc_train.data.ordered_pairs import OrderedPair, facts_of, objects_of
-from cc_train.data.supervision import FACT_CLASSES, UNKNOWN
+from cc_train.data.supervision import SOLIDS, UNKNOWN
 from cc_train.layers.pair_comparison import Comparison
 from cc_train.training import fact_losses
 from cc_train.training.fact_losses import FactLosses
@@ -66,8 +66,8 @@ class FactHeads(nn.Module):
         self.grid = (side, side)
         self.comparison = Comparison(config.vision_width, self.grid)
         self.location = nn.Linear(config.vision_width, 2)  # of before, and of after
-        self.joint = nn.Linear(config.vision_width, sum(FACT_CLASSES))
-        self.pair = nn.Linear(config.embedding, sum(FACT_CLASSES))
+        self.joint = nn.Linear(config.vision_width, sum(SOLIDS.fact_classes))
+        self.pair = nn.Linear(config.embedding, sum(SOLIDS.fact_classes))
 
     def losses(
         self,

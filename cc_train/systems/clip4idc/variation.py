@@ -11,7 +11,6 @@ from pydantic import Field
 
 from cc_prep.records import NO_CHANGE, Facts
 from cc_prep.settings import Section
-from cc_train.data import supervision
 from cc_train.data.mirroring import exchange_sides
 from cc_train.data.sequence_index import Sample
 from cc_train.systems.clip4idc import known_facts
@@ -85,7 +84,7 @@ class Variation:
         if facts is None:
             return None
         if self.reverse:
-            facts = supervision.reversed_facts(facts)
+            facts = facts.reversed()
         height, width = shape[:2]
         return known_facts.moved(facts, (self.dx / width, self.dy / height), self.mirror)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from cc_train.data.supervision import SOLIDS, FactVocabulary
 from cc_train.layers.caption_decoder import DecoderSettings
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.layers.pair_comparison import Changes, change_tokens
@@ -19,6 +20,7 @@ class PairCaptioner(PairTrunk):
         backbone: See `PairTrunk`.
         attend_grid: The decoder attends to the differences at every place, and not only to their
             summaries.
+        vocabulary: The facts that the encoder reads.
     """
 
     def __init__(
@@ -29,8 +31,9 @@ class PairCaptioner(PairTrunk):
         decoder: DecoderSettings,
         codec: TextCodec,
         attend_grid: bool = True,
+        vocabulary: FactVocabulary = SOLIDS,
     ) -> None:
-        super().__init__(backbone, size, encoder, decoder, codec)
+        super().__init__(backbone, size, encoder, decoder, codec, vocabulary)
         self.attend_grid = attend_grid
 
     def attended(self, changes: Changes) -> Tensor:

@@ -53,7 +53,8 @@ class PairObjective(CaptionObjective):
 
     def denominators(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         words = super().denominators(batch)["words"]
-        return {"words": words, **fact_losses.denominators(batch)}
+        vocabulary = self.network.encoder.vocabulary
+        return {"words": words, **fact_losses.denominators(batch, vocabulary)}
 
     def losses(
         self, phase: str, batch: Mapping[str, Tensor], step: int, denominators: Mapping[str, Tensor]
@@ -66,7 +67,7 @@ class PairObjective(CaptionObjective):
         caption = caption_loss(logits, batch["labels"], self.label_smoothing) / words
         facts = fact_losses.losses(network.encoder, changes, images, batch, denominators)
         return {
-            "total": weights.caption * caption + weights.total(facts),
+            "total": weights.caption * caption + weights.total(facts, network.encoder.vocabulary),
             "caption": caption,
             **facts,
             "word_accuracy": right_words(logits, batch["labels"]) / words,

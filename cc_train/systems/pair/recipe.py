@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cc_prep.errors import UserError
 from cc_train import text
+from cc_train.data import shard_index
 from cc_train.data.mirroring import MirroredBatches
 from cc_train.data.ordered_pairs import OrderedPairBatches
+from cc_train.data.shard_index import Entry
+from cc_train.data.supervision import SOLIDS, FactVocabulary
 from cc_train.layers import frozen_backbone
 from cc_train.layers.caption_decoder import DecoderSettings
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
@@ -18,8 +21,10 @@ from cc_train.systems import pair_training
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.objective import Losses, PairObjective
 from cc_train.systems.pair_training import PairSettings, PairTraining
-from cc_train.text import TextCodec, Vocabulary
+from cc_train.text import TextCodec
 from cc_train.training.task import Request, Task, over_samples, validation
+
+FACTS = "facts"  # in a run's settings: the facts that it learned, unless they are SOLIDS
 
 
 class Decoder(DecoderSettings):
@@ -45,9 +50,13 @@ def prepare(settings: Settings, request: Request) -> Task:
     codec = training.codec
     spec = BackboneSpec.of(training.features)
     backbone = frozen_backbone.find(spec, settings.backbone_weights)
-    network = _network(settings, training.about, codec, backbone)
-    if request.init is not None:
-        _start_from(network, request.init, settings, codec)
+    init = None if request.init is None else stored_run.read(request.init, "pair")
+    vocabulary = _facts_of(training.data.train, init)
+    about = training.about | ({} if vocabulary == SOLIDS else {FACTS: vocabulary.to_json()})
+    network = _network(settings, about, codec, backbone)
+    if init is not None and request.init is not None:
+        learned = pair_training.learned(init, settings, network, codec)
+        transfer.take_over(network, learned, request.init)
     else:
         network.standardise(training.data.train, request.console)
     objective = PairObjective(
@@ -59,7 +68,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         request.device,
     )
     length, count = settings.decoder.length, settings.pairs_per_scene
-    ordered = OrderedPairBatches(codec, length, count, spec.source)
+    ordered = OrderedPairBatches(codec, length, count, spec.source, vocabulary=vocabulary)
     batches = MirroredBatches(ordered, settings.mirror, masks=False)
     files = {**codec.files(), **backbone.files()}
     return over_samples(
@@ -68,17 +77,37 @@ def prepare(settings: Settings, request: Request) -> Task:
         objective,
         settings,
         request=request,
-        about=training.about,
+        about=about,
         files=files,
     )
 
 
-def _start_from(
-    network: PairCaptioner, init: Path, settings: Settings, vocabulary: Vocabulary
-) -> None:
-    """Takes over what another run of this system learned. Raises UserError."""
-    run = stored_run.read(init, "pair")
-    transfer.take_over(network, pair_training.learned(run, settings, network, vocabulary), init)
+def _facts_of(entries: Sequence[Entry], init: Run | None) -> FactVocabulary:
+    """The facts that are learned: those of the training samples, or of the run to start from.
+
+    Of rendered solids the first sample is read, else all are.
+
+    Raises:
+        UserError: Where both have facts, and not the same ones.
+    """
+    [first] = shard_index.facts(entries[:1], set())
+    of_init = None if init is None else _known(init.settings)
+    if first is None:
+        return of_init or SOLIDS
+    own = FactVocabulary.of([first])
+    if own != SOLIDS:
+        own = FactVocabulary.of(shard_index.facts(entries, set()))
+    if init is not None and own != of_init:
+        raise UserError(
+            f"{init.folder} was trained on other types of change or attributes than these shards",
+            "Leave out --init, or give shards of the same kind and classes",
+        )
+    return own
+
+
+def _known(about: Mapping[str, Any]) -> FactVocabulary:
+    """The facts that a run with these settings learned."""
+    return FactVocabulary.from_json(about[FACTS]) if FACTS in about else SOLIDS
 
 
 def load(run: Run, device: str) -> PairCaptioner:
@@ -103,4 +132,5 @@ def _network(
         settings.decoder,
         codec,
         settings.decoder.attend_grid,
+        _known(about),
     )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cc_prep.media import images
 from cc_prep.models.nanodet import SIDE, Detection, NanoDet
-from cc_prep.records import CHANGE_CLASS, FACT_TYPES
+from cc_prep.records import CHANGE_CLASS
 from cc_train.captioner import Caption, Change, Inputs
 from cc_train.layers.with_frozen import WithFrozen
 from cc_train.systems.pair_trunk import PairTrunk
@@ -86,13 +86,14 @@ class PhotoCaptioner(WithFrozen):
         size = self.comparison.inputs.size
         small = np.stack([[images.resize(image, size) for image in pair] for pair in pairs])
         changes = self.comparison.changes(torch.from_numpy(small).to(self.device))
-        types = changes.facts[:, : len(FACT_TYPES)].softmax(1).cpu().numpy()
+        types = self.comparison.encoder.vocabulary.types
+        chances = changes.facts[:, : len(types)].softmax(1).cpu().numpy()
         _, rows, _ = self.comparison.backbone.spec.grid
         before, after = (
             logits.float().softmax(1).unflatten(1, (rows, -1)).cpu().numpy()
             for logits in (changes.before, changes.after)
         )
-        return [Verdict.of(*one) for one in zip(types, before, after, strict=True)]
+        return [Verdict.of(types, *one) for one in zip(chances, before, after, strict=True)]
 
     def _detected(
         self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from cc_prep.composites.sentences import OF_PICTURE
 from cc_prep.models.nanodet import Detection
-from cc_prep.records import FACT_TYPES
 from cc_train.captioner import Change
 from cc_train.systems.photos.pictures import DIFFERS
 
@@ -21,6 +21,7 @@ NEAR = 0.06  # how far outside a box the place of a change may be, as a share of
 ALIKE_IN_SIZE = 2.5  # how many times larger a moved object may be at its other place
 INSIDE = 0.6  # share of a box inside another, from which on both are of one object
 PEAK = 0.25  # share of the largest weight of a map, of the places that belong to it
+UNCHANGED = "none"
 KINDS = {"add": "appeared", "drop": "disappeared", "move": "moved"}
 
 
@@ -29,7 +30,7 @@ class Verdict:
     """What the comparison says of a pair.
 
     Attributes:
-        type: One of `FACT_TYPES`.
+        type: One that the comparison was trained on, such as `add`.
         chance: The chance that it gives this type, 0 to 1.
         before: Where the change is in the image before, weights [rows, columns].
         after: The same in the image after.
@@ -41,10 +42,12 @@ class Verdict:
     after: np.ndarray
 
     @classmethod
-    def of(cls, types: np.ndarray, before: np.ndarray, after: np.ndarray) -> Verdict:
-        """The verdict of chances of the types, [6], and of both maps."""
-        best = int(types.argmax())
-        return cls(FACT_TYPES[best], float(types[best]), before, after)
+    def of(
+        cls, types: Sequence[str], chances: np.ndarray, before: np.ndarray, after: np.ndarray
+    ) -> Verdict:
+        """The verdict of the chances of some types, and of both maps."""
+        best = int(chances.argmax())
+        return cls(types[best], float(chances[best]), before, after)
 
 
 def find(
@@ -63,7 +66,7 @@ def find(
     """
     went, came = _without(before, after), _without(after, before)
     changes = []
-    if verdict.type != FACT_TYPES[0]:
+    if verdict.type not in (UNCHANGED, *OF_PICTURE):
         changes.append(_replaced(verdict, before, after) or _main(verdict, went, came))
     for kind, candidates in (("disappeared", went), ("appeared", came)):
         for one in candidates:

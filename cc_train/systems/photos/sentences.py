@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cc_prep.composites import sentences as places
 from cc_train.captioner import Change
 
 Box = tuple[float, float, float, float]
@@ -12,7 +13,6 @@ EQUAL = "the two images are equal"
 NOT_SURE = "not sure: "
 UNLIKE = NOT_SURE + "the two images seem to show different views"
 UNCLEAR = NOT_SURE + "nothing that is known of changes fits these images"
-ROWS, COLUMNS = ("top", "", "bottom"), ("left", "", "right")
 
 
 def text(picture: str, changes: Sequence[Change]) -> str:
@@ -33,22 +33,21 @@ def text(picture: str, changes: Sequence[Change]) -> str:
 
 def cell(box: Box) -> tuple[int, int]:
     """Row and column of the middle of a box in a grid of 3 × 3."""
-    left, top, right, bottom = box
-    return tuple(min(2, int(1.5 * (one + two))) for one, two in ((top, bottom), (left, right)))  # type: ignore[return-value]
+    return places.cell(_middle(box))
 
 
 def _sentence(name: str, change: Change) -> str:
     before, after = change.before, change.after
     if change.kind == "moved" and before is not None and after is not None:
-        ends = [_place(box) for box in (before, after)]
+        ends = [places.place(_middle(box)) for box in (before, after)]
         if ends[0] == ends[1]:
-            return f"{name} moved {_where(after)}"
+            return f"{name} moved {places.where(_middle(after))}"
         return f"{name} moved from {ends[0]} to {ends[1]}"
     box = after or before
     assert box is not None, change
     if change.kind == "replaced":
-        return f"{name} was replaced by {_name(change.new, False)} {_where(box)}"
-    return f"{name} {change.kind} {_where(box)}"
+        return f"{name} was replaced by {_name(change.new, False)} {places.where(_middle(box))}"
+    return f"{name} {change.kind} {places.where(_middle(box))}"
 
 
 def _name(label: str, again: bool) -> str:
@@ -56,16 +55,9 @@ def _name(label: str, again: bool) -> str:
         return "something else" if again else "something"
     if again:
         return f"another {label}"
-    return f"{'an' if label[0] in 'aeiou' else 'a'} {label}"
+    return places.with_article(label)
 
 
-def _place(box: Box) -> str:
-    row, column = cell(box)
-    return f"the {' '.join(filter(None, (ROWS[row], COLUMNS[column]))) or 'middle'}"
-
-
-def _where(box: Box) -> str:
-    """ "in the middle", "on the left", "at the top right"."""
-    row, column = cell(box)
-    preposition = "at" if ROWS[row] else "on" if COLUMNS[column] else "in"
-    return f"{preposition} {_place(box)}"
+def _middle(box: Box) -> tuple[float, float]:
+    left, top, right, bottom = box
+    return (left + right) / 2, (top + bottom) / 2

@@ -22,8 +22,8 @@ from cc_prep.records import (
     NO_CHANGE,
     Facts,
     ImagePair,
-    ObjectAttributes,
 )
+from cc_prep.synth.facts import attributes as solid
 
 IDS = st.text(max_size=300)
 
@@ -97,7 +97,7 @@ def test_plain_ids_stay_readable() -> None:
 def test_survives_json(id: str, captions: list[str], truth: list[tuple[float, str]]) -> None:
     """Keeps away: a pair that changes on its way to a worker."""
     values = (((128,), 1), ((0, 255, 0), 2))
-    facts = Facts("move", None, ObjectAttributes("red", "cube", "metal", "large", (0.25, 0.5)))
+    facts = Facts("move", None, solid("red", "cube", "metal", "large", (0.25, 0.5)))
     before = pair(id, captions=tuple(captions), truth=tuple(truth), facts=facts, mask_values=values)
     after = ImagePair.from_json(json.loads(json.dumps(before.to_json())))
     assert after == before

@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import subprocess
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -269,7 +269,7 @@ def test_our_page_is_up_to_date() -> None:
 
 def test_no_share_over_no_pair(tmp_path: Path) -> None:
     """Keeps away: "exact 0.0" of captions of unchanged pairs, of which none can be exact."""
-    facts = {"facts": asdict(Facts("none")), "kind": "no_change"}
+    facts = {"facts": Facts("none").to_json(), "kind": "no_change"}
     items = coco.items([{"key": id, "captions": ["nothing changed"], **facts} for id in CAPTIONS])
     assert add(tmp_path / "zoo", evaluated(tmp_path / "e", items)).returncode == 0
     text = zoo_page.render(tmp_path / "zoo", tmp_path)

@@ -14,8 +14,9 @@ from cc_prep import datasets, manifest
 from cc_prep.datasets import exclusions
 from cc_prep.inspect import audit
 from cc_prep.inspect.inspection import inspect
-from cc_prep.records import Facts, ImagePair, ObjectAttributes
+from cc_prep.records import Facts, ImagePair
 from cc_prep.synth.captions import NO_CHANGE_SENTENCES, PLAIN_NO_CHANGE, SENTENCES
+from cc_prep.synth.facts import attributes as solid
 from tests.conftest import Command
 from tests.dataset_factory import levir_mci
 
@@ -175,15 +176,20 @@ def test_a_fixed_camera_takes_no_time() -> None:
 
 def test_shared_captions() -> None:
     """Keeps away: a sentence that many pairs with the same kind of change have, as wrong."""
-    cube = ObjectAttributes("red", "cube", "metal", "large", (0.1, 0.2))
+    cube = solid("red", "cube", "metal", "large", (0.1, 0.2))
     moved = replace(cube, location=(0.9, 0.2))
+    blue = replace(cube, values={**cube.values, "color": "blue"})
     pairs = [
         pair(0, change_type="move", captions=("It moved", "x")),
         pair(1, change_type="add", captions=("it  moved",)),
         pair(2, captions=("b",), facts=Facts("drop", cube)),
         pair(3, captions=("b",), facts=Facts("drop", moved)),
         pair(4, captions=("c",), facts=Facts("drop", cube)),
-        pair(5, captions=("c",), facts=Facts("drop", replace(cube, color="blue"))),
+        pair(
+            5,
+            captions=("c",),
+            facts=Facts("drop", blue),
+        ),
         pair(6, captions=("d",)),
         pair(7, captions=("d",)),
         pair(8, captions=("e",)),

@@ -10,6 +10,7 @@ from cc_prep import manifest, weights
 from cc_prep.errors import UserError
 from cc_prep.models import backbones
 from cc_prep.models.efficientnet import EfficientNetLite0
+from cc_prep.models.nanodet import NanoDet
 from cc_prep.weights import networks
 from pipelines import estimates
 
@@ -40,12 +41,63 @@ def test_the_enlarged_pyramid_sees_twice_the_image_on_the_same_grid() -> None:
     assert torch.equal(features[:, 160:], coarse)
 
 
+def test_the_detector_shows_what_its_heads_see() -> None:
+    """Keeps away: features of levels before the path aggregation, or at the wrong places."""
+    backbone, located = networks.backbone("nanodet")
+    images = torch.rand(2, 3, 32, 48)
+    features = backbone(images)
+    assert features.shape == (2, backbone.channels, 4, 6) == (2, 384, 4, 6)
+    whole = NanoDet.from_tensors(weights.read_tensors(located.path))
+    twice = F.interpolate(images, size=(64, 96), mode="bicubic").clamp(0, 1)
+    fine, middle, coarse = whole.levels(twice)
+    seen = whole.heads[1](middle).flatten(2).transpose(1, 2)
+    assert torch.equal(whole.outputs(twice)[1], seen)
+    squares = fine[:, 7, 4:6, 2:4].mean((1, 2))
+    assert torch.allclose(features[:, 7, 2, 1], squares, atol=1e-6)
+    assert torch.equal(features[:, 128:256], middle)
+    assert torch.equal(features[:, 256:, 3, 4], coarse[:, :, 1, 2])
+    assert sum(tensor.numel() for tensor in backbone.state_dict().values()) < 3_300_000
+
+
+def test_joined_backbones_share_the_grid_of_the_first() -> None:
+    joined, located = networks.backbone("efficientnet-lite0+nanodet+vqgan")
+    images = torch.rand(1, 3, 64, 64)
+    parts = [networks.backbone(n) for n in ("efficientnet-lite0", "nanodet", "vqgan")]
+    first, second, third = (network(images) for network, _ in parts)
+    features = joined(images)
+    assert features.shape[1] == sum(one.shape[1] for one in (first, second, third))
+    assert torch.equal(features[:, :248], first)
+    assert torch.equal(features[:, 248 : 248 + 384], second)
+    assert features.shape[2:] == first.shape[2:] != third.shape[2:]
+    assert backbones.folded(joined) == backbones.folded(parts[0][0]) == 96
+    assert located.sha256 not in {one.sha256 for _, one in parts}
+    with pytest.raises(UserError, match="takes the weights"):
+        networks.backbone("efficientnet-lite0+nanodet", "vqgan-mini")
+
+
+@pytest.mark.parametrize("name", ["none+nanodet", "nanodet+", "nanodet+x", "+"])
+def test_only_known_backbones_are_joined(name: str) -> None:
+    with pytest.raises(ValueError, match="a\\+b"):
+        manifest.Features(backbone=name)
+    assert manifest.Features(backbone="vqgan+nanodet").backbone == "vqgan+nanodet"
+
+
 def test_the_manifest_names_every_backbone() -> None:
     assert ("none", *backbones.BACKBONES) == manifest.BACKBONES
     assert tuple(estimates.FEATURE_SHARE) == manifest.BACKBONES
 
 
-@pytest.mark.parametrize("name", ["efficientnet-lite0", "efficientnet-lite0-x2", "vqgan"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "efficientnet-lite0",
+        "efficientnet-lite0-x2",
+        "vqgan",
+        "nanodet",
+        "efficientnet-lite0-x2+nanodet",
+        "nanodet+vqgan",
+    ],
+)
 def test_a_backbone_is_rebuilt_from_its_own_tensors(name: str) -> None:
     backbone, _ = networks.backbone(name)
     side = 2 * backbones.multiple(name, backbone)

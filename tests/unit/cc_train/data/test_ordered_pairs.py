@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cc_prep.errors import UserError
-from cc_prep.records import FACT_TYPES, Facts, ObjectAttributes
+from cc_prep.records import FACT_TYPES, REVERSED, Facts
+from cc_prep.synth.facts import attributes as solid
 from cc_train.data import supervision
 from cc_train.data.collate import FeatureSource
 from cc_train.data.ordered_pairs import OrderedPairBatches, draw, ordered_pairs
@@ -48,7 +49,7 @@ def test_six_pairs_of_a_scene(kind: str) -> None:
             (view, before),
         ]
     )
-    backwards = supervision.REVERSED.get(kind, kind)
+    backwards = REVERSED.get(kind, kind)
     for pair in scene.pairs:
         assert pair.facts is not None
         expected = {True: kind if pair.second == after else backwards, False: "none"}
@@ -73,7 +74,7 @@ def test_facts_are_those_of_the_pair_s_own_images() -> None:
     assert from_view.facts is not None
     assert from_view.facts.before is not None
     assert from_view.facts.before.location[1] == 0.99
-    assert from_view.facts.before.color == changed.meta["facts"]["before"]["color"]
+    assert from_view.facts.before["color"] == changed.meta["facts"]["before"]["color"]
 
 
 def test_without_facts_only_what_is_known_is_turned_round() -> None:
@@ -123,7 +124,7 @@ def test_every_part_of_a_batch_is_of_its_own_pair() -> None:
         if FACT_TYPES[kind] == "none":
             assert text == "nothing changed"
             continue
-        assert supervision.ATTRIBUTES["color"][color] in text.split()
+        assert supervision.SOLIDS.attributes["color"][color] in text.split()
         end = second if FACT_TYPES[kind] == "add" else first
         row, column = divmod(int(batch["places"][pair, int(end == second)]), 4)
         assert batch["features"][end, color, row, column] == 1
@@ -186,8 +187,10 @@ def test_a_view_whose_objects_are_not_known_lends_no_facts() -> None:
 
 def test_a_word_that_no_class_has_is_one_line() -> None:
     """Keeps away: a ValueError of a tuple's index in a loader worker, of other words."""
-    mauve = ObjectAttributes("mauve", "cube", "metal", "small", (0.5, 0.5))
+    mauve = solid("mauve", "cube", "metal", "small", (0.5, 0.5))
     with pytest.raises(UserError, match="'mauve' is no color that can be learned"):
-        supervision.attribute_classes(mauve)
+        supervision.SOLIDS.classes_of_object(mauve)
     with pytest.raises(UserError, match="mauve"):
-        supervision.fact_classes(Facts("color", replace(mauve, color="red"), mauve))
+        supervision.SOLIDS.classes(
+            Facts("color", replace(mauve, values={**mauve.values, "color": "red"}), mauve)
+        )

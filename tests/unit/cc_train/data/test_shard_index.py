@@ -7,7 +7,7 @@ import itertools
 import json
 import tarfile
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -81,7 +81,7 @@ def test_reversed_captions_are_read_of_the_json_alone(
 ) -> None:
     """Keeps away: a start that reads all features, and every sample of what was not rendered."""
     bare = shard_index.read([str(write(tmp_path / "a", 5, facts=None))])
-    facts = asdict(Facts("none", reversed_captions=("it is gone", "it left")))
+    facts = Facts("none", reversed_captions=("it is gone", "it left")).to_json()
     path = write(tmp_path / "b", 3, dataset="rendered", facts=facts)
     rendered = shard_index.read([str(path)])
     with path.open("r+b") as file:  # the second is no sample any more

@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 
 from cc_prep.datasets.layouts import clevr_change
 from cc_prep.errors import UserError
-from cc_prep.records import CHANGE, NO_CHANGE, Facts, ObjectAttributes
+from cc_prep.records import CHANGE, NO_CHANGE, Facts
 from cc_prep.synth import captions, scenes
 from cc_prep.synth import facts as scene_facts
+from cc_prep.synth.facts import attributes as solid
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco
 from cc_train.evaluation.rendered import fact_scores
 from cc_train.evaluation.rendered.fact_scores import Share, judge, true_values
 
-RED = ObjectAttributes("red", "cube", "metal", "small", (0.5, 0.5))
-BLUE = ObjectAttributes("blue", "cube", "metal", "small", (0.5, 0.5))
+RED = solid("red", "cube", "metal", "small", (0.5, 0.5))
+BLUE = solid("blue", "cube", "metal", "small", (0.5, 0.5))
 PAINTED, MOVED = Facts("color", RED, BLUE), Facts("move", RED, RED)
 ADDED, STILL = Facts("add", None, RED), Facts("none")
 SHORT = ["the red cube turned blue", "the tiny block became blue"]
@@ -93,8 +94,8 @@ def test_exact_asks_for_what_a_reference_says(
 def test_looks_that_fit_one_object_are_enough() -> None:
     """Keeps away: a caption that singles its object out, in other words than the references."""
     others = (
-        ObjectAttributes("red", "sphere", "rubber", "large", (0, 0)),
-        ObjectAttributes("gray", "cube", "rubber", "small", (0, 0)),
+        solid("red", "sphere", "rubber", "large", (0, 0)),
+        solid("gray", "cube", "rubber", "small", (0, 0)),
     )
     scene = Facts("color", RED, BLUE, (RED, *others), (BLUE, *others))
     assert judge("the shiny cube turned blue", scene, SHORT).exact
@@ -250,7 +251,7 @@ METAS = [
 
 def facts_file(folder: Path, change: Facts = PAINTED, count: int = 2) -> str:
     names = [f"CLEVR_default_{number:06d}.png" for number in range(count)]
-    content = {kind: {name: asdict(facts) for name in names}
+    content = {kind: {name: facts.to_json() for name in names}
                for kind, facts in ((CHANGE, change), (NO_CHANGE, STILL))}  # fmt: skip
     (folder / "facts.json").write_text(json.dumps(content))
     return str(folder / "facts.json")
@@ -308,7 +309,7 @@ def test_facts_of_other_pairs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nowhere\.json"):
         fact_scores.with_facts(items, str(tmp_path / "nowhere.json"))
     with pytest.raises(UserError, match="k0: 'x' is no type of change"):
-        coco.items([{**METAS[0], "facts": {**asdict(STILL), "type": "x"}}])
+        coco.items([{**METAS[0], "facts": {**STILL.to_json(), "type": "x"}}])
 
 
 def test_types_and_facts_go_together(tmp_path: Path) -> None:

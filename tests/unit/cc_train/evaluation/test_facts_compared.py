@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from cc_prep.errors import UserError
-from cc_prep.records import CHANGE, NO_CHANGE, Facts, ObjectAttributes
+from cc_prep.records import CHANGE, NO_CHANGE, Facts
+from cc_prep.synth.facts import attributes as solid
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.comparing import scored_rows, several_runs, side_by_side
 from tests.commands import cc_train
 
 COLORS = ("red", "blue", "green", "gray", "brown")
-ATTRIBUTES = [ObjectAttributes(color, "cube", "metal", "small", (0.5, 0.5)) for color in COLORS]
+ATTRIBUTES = [solid(color, "cube", "metal", "small", (0.5, 0.5)) for color in COLORS]
 MOVED = [f"the small {color} metal cube moved" for color in COLORS]
 METAS = [
     {"key": f"{number}-{kind}", "kind": kind, "change_type": "move" if kind == CHANGE else None,
      "captions": [MOVED[number] if kind == CHANGE else "nothing changed"],
-     "facts": asdict(Facts("move", attributes, attributes) if kind == CHANGE else Facts("none"))}
+     "facts": (
+         Facts("move", attributes, attributes) if kind == CHANGE else Facts("none")).to_json()}
     for number, attributes in enumerate(ATTRIBUTES) for kind in (CHANGE, NO_CHANGE)
 ]  # fmt: skip
 RIGHT = {meta["key"]: meta["captions"][0] for meta in METAS}

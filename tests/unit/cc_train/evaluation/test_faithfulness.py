@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cc_prep.records import Facts, ObjectAttributes
+from cc_prep.records import Facts
 from cc_prep.synth import parsing
+from cc_prep.synth.facts import attributes as solid
 from cc_train.evaluation.rendered import faithfulness
 from cc_train.evaluation.rendered.faithfulness import Judged
 
 SIDE = 40
-CUBE = ObjectAttributes("red", "cube", "metal", "small", (0.25, 0.25))
-BALL = ObjectAttributes("blue", "sphere", "metal", "small", (0.75, 0.75))
-MOVED = ObjectAttributes("red", "cube", "metal", "small", (0.75, 0.25))
+CUBE = solid("red", "cube", "metal", "small", (0.25, 0.25))
+BALL = solid("blue", "sphere", "metal", "small", (0.75, 0.75))
+MOVED = solid("red", "cube", "metal", "small", (0.75, 0.25))
 DROP = Facts("drop", CUBE, None, (CUBE, BALL), (BALL,))
 MOVE = Facts("move", CUBE, MOVED, (CUBE, BALL), (MOVED, BALL))
 STILL = Facts("none", None, None, (CUBE, BALL), (CUBE, BALL))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cc_prep.records import Facts, ObjectAttributes
+from cc_prep.synth.facts import attributes as solid
 from cc_train.data import supervision
 from cc_train.evaluation import few_label_probe
 from cc_train.evaluation.few_label_probe import ATTRIBUTES, CHANGED, LOCATION, TYPE, Labels, probe
@@ -15,9 +16,8 @@ RNG = np.random.default_rng(5)
 
 
 def attributes(place: tuple[float, float]) -> ObjectAttributes:
-    return ObjectAttributes(
-        *(str(RNG.choice(names)) for names in supervision.ATTRIBUTES.values()), location=place
-    )
+    words = (str(RNG.choice(names)) for names in supervision.SOLIDS.attributes.values())
+    return solid(*words, location=place)
 
 
 def facts(changed: bool) -> Facts:

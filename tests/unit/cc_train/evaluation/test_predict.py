@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import tar
 from cc_prep.formats.training_shards import Features, TrainingSample
 from cc_prep.steps.imported_features import UNKNOWN
+from cc_prep.synth.facts import attributes as solid
 from cc_train.captioner import Caption, Inputs
 from cc_train.data import shard_index
 from cc_train.data.collate import FeatureSource
@@ -121,13 +122,13 @@ def test_unreadable_samples_to_validate_on_are_left_out_and_counted(
     entries = shard_index.read([pattern])
     harm(pattern, entries[1])  # of data without facts only the first one is read before
     if rendered:
-        attributes = records.ObjectAttributes("red", "cube", "metal", "small", (0.5, 0.5))
+        attributes = solid("red", "cube", "metal", "small", (0.5, 0.5))
         facts = records.Facts("drop", attributes, None, (attributes,), ())
         read = shard_index.Entry.read
 
         def with_facts(entry: shard_index.Entry) -> TrainingSample:
             sample = read(entry)
-            return replace(sample, meta={**sample.meta, "facts": asdict(facts)})
+            return replace(sample, meta={**sample.meta, "facts": facts.to_json()})
 
         monkeypatch.setattr(shard_index.Entry, "read", with_facts)
     validate = validation(entries, tmp_path, 0.4, screen)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from cc_prep.errors import UserError
-from cc_prep.records import Facts, ObjectAttributes
+from cc_prep.records import Facts
+from cc_prep.synth.facts import attributes as solid
 from cc_train.evaluation import evaluation, signature
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.comparing import bootstrap, scored_rows, several_runs, side_by_side
@@ -68,9 +69,7 @@ def test_facts_are_part_of_the_line() -> None:
 
     Whoever changes how captions are judged counts up READING, and this line.
     """
-    red, blue = (
-        ObjectAttributes(color, "cube", "metal", "small", (0.5, 0.5)) for color in ("red", "blue")
-    )
+    red, blue = (solid(color, "cube", "metal", "small", (0.5, 0.5)) for color in ("red", "blue"))
     facts = [Facts("move", red, red, (red, blue)), Facts("move", blue, blue, (red, blue))]
     [one, two] = [signed_facts(dict.fromkeys(GOOD, each)) for each in facts]
     assert one.parts["facts"] == "4-9e3d0f0143ca,reading=2"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from cc_prep.errors import UserError
-from cc_prep.records import CHANGE, NO_CHANGE, Facts, ObjectAttributes
+from cc_prep.records import CHANGE, NO_CHANGE, Facts
+from cc_prep.synth.facts import attributes as solid
 from cc_train.evaluation import evaluation, score_captioner
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.masks.segmentation import MaskScores
@@ -22,13 +23,12 @@ from cc_train.evaluation.rendered.fact_scores import Share
 from cc_train.evaluation.rendered.faithfulness import Faithfulness
 from tests.commands import Done, cc_train, zoo
 
-RED, BLUE = (
-    ObjectAttributes(name, "cube", "metal", "small", (0.5, 0.5)) for name in ("red", "blue")
-)
+RED, BLUE = (solid(name, "cube", "metal", "small", (0.5, 0.5)) for name in ("red", "blue"))
 ITEMS = coco.items(
     [
         {"key": f"{number}-{kind}", "kind": kind, "change_type": "color" if changed else None,
-         "facts": asdict(Facts("color", RED, BLUE) if changed else Facts("none")),
+         "facts": (
+             Facts("color", RED, BLUE) if changed else Facts("none")).to_json(),
          "captions": [f"the {number} cube turned blue" if changed else "nothing changed"]}
         for number in ("red", "small") for kind, changed in ((CHANGE, True), (NO_CHANGE, False))
     ]

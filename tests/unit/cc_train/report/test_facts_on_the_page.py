@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,8 @@ from hypothesis import strategies as st
 
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
-from cc_prep.records import CHANGE, NO_CHANGE, Facts, ObjectAttributes
+from cc_prep.records import CHANGE, NO_CHANGE, Facts
+from cc_prep.synth.facts import attributes as solid
 from cc_train.data import shard_index
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, metrics
@@ -22,8 +22,8 @@ from cc_train.report import facts as shown
 from cc_train.report import legend, page
 from tests import browser
 
-RED = ObjectAttributes("red", "cube", "metal", "small", (0.5, 0.5))
-BLUE = ObjectAttributes("blue", "cube", "metal", "small", (0.5, 0.5))
+RED = solid("red", "cube", "metal", "small", (0.5, 0.5))
+BLUE = solid("blue", "cube", "metal", "small", (0.5, 0.5))
 PAINTED, MOVED, STILL = Facts("color", RED, BLUE), Facts("move", RED, RED), Facts("none")
 
 
@@ -75,7 +75,7 @@ def test_the_words_are_the_caption(caption: str, facts: Facts) -> None:
 
 METAS = [
     {"key": f"{number}-{kind}", "kind": kind, "change_type": "color" if kind == CHANGE else None,
-     "facts": asdict(PAINTED if kind == CHANGE else STILL),
+     "facts": (PAINTED if kind == CHANGE else STILL).to_json(),
      "captions": ["the red cube turned blue" if kind == CHANGE else "nothing changed"]}
     for number in range(3) for kind in (CHANGE, NO_CHANGE)
 ]  # fmt: skip

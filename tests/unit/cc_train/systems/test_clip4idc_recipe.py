@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from cc_prep.errors import UserError
 from cc_prep.formats import sequences, tar
 from cc_prep.records import Facts, FrameSequence, ImagePair, ObjectAttributes
+from cc_prep.synth.facts import attributes as solid
 from cc_train.data import order, sequence_index
 from cc_train.distributed import Ranks
 from cc_train.systems.clip4idc import recipe as clip4idc
@@ -33,9 +34,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def attributes(number: int) -> ObjectAttributes:
-    return ObjectAttributes(
-        ("red", "blue")[number % 2], "cube", "metal", "small", (number / 5, 0.3)
-    )
+    return solid(("red", "blue")[number % 2], "cube", "metal", "small", (number / 5, 0.3))
 
 
 # Of four pairs, which show different numbers of objects.
@@ -91,7 +90,7 @@ def test_facts_go_where_the_images_go() -> None:
     """Keeps away: places of the stored images in a batch of moved and mirrored ones."""
     image = np.zeros((32, 40, 3), np.uint8)
     image[8, 10] = 255
-    shown = ObjectAttributes("red", "cube", "metal", "small", (10.5 / 40, 8.5 / 32))
+    shown = solid("red", "cube", "metal", "small", (10.5 / 40, 8.5 / 32))
     facts = Facts("drop", shown, None, (shown,), ())
     pair = ImagePair("d", "train", "1", "change", "b", "a", ("gone",), facts=facts)
     seq = FrameSequence(pair, np.stack([image, image]))
@@ -116,7 +115,7 @@ def test_facts_go_where_the_images_go() -> None:
 def test_a_pair_turned_round_has_the_other_caption_and_the_other_facts() -> None:
     """Keeps away: images exchanged under the caption or the facts of the way forwards."""
     facts = replace(ADDED, reversed_captions=("the cube left of the ball is gone",))
-    meta = {"captions": ["a cube appeared"], "kind": "change", "facts": asdict(facts)}
+    meta = {"captions": ["a cube appeared"], "kind": "change", "facts": facts.to_json()}
     sample = sequence_index.Sample("shard", "d-1", meta, {})
     before, after = (np.full((32, 40, 3), level, np.uint8) for level in (0, 255))
     sentences = set()
@@ -139,7 +138,7 @@ def test_a_pair_turned_round_has_the_other_caption_and_the_other_facts() -> None
 def test_all_words_that_are_trained_on_are_known() -> None:
     """Keeps away: a word that only a varied caption has, and whose embedding stays zero."""
     facts = replace(ADDED, reversed_captions=("a ball on the left is gone",))
-    meta = {"captions": ["a ball came"], "kind": "change", "facts": asdict(facts)}
+    meta = {"captions": ["a ball came"], "kind": "change", "facts": facts.to_json()}
     sample = sequence_index.Sample("shard", "d-1", meta, {})
     assert captions_of(sample, Data()) == {"a ball came"}
     assert captions_of(sample, Data(reverse=True, mirror=True)) == {
@@ -152,7 +151,7 @@ def test_all_words_that_are_trained_on_are_known() -> None:
     [
         ({"kind": "no_change"}, True),
         ({"kind": "change"}, False),
-        ({"kind": "change", "facts": asdict(ADDED)}, False),
+        ({"kind": "change", "facts": ADDED.to_json()}, False),
     ],
 )
 def test_only_a_pair_with_a_caption_of_that_is_turned_round(
@@ -230,7 +229,7 @@ def test_ranks_average_to_the_losses_of_one_process(tmp_path: Path) -> None:
 )
 def test_facts_that_cannot_be_learned(damage: dict[str, object], message: str) -> None:
     """Keeps away: a setting that has no effect, and a refusal in the middle of a training."""
-    sample = sequence_index.Sample("shard", "d-1", {"facts": asdict(ADDED)}, {})
+    sample = sequence_index.Sample("shard", "d-1", {"facts": ADDED.to_json()}, {})
     clip4idc._check_facts([sample])
     damaged = replace(sample, meta={**sample.meta, **damage})
     with pytest.raises(UserError, match=message):

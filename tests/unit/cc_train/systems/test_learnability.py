@@ -22,7 +22,7 @@ from cc_prep.models.vqgan import Config as Codec
 from cc_prep.records import Facts
 from cc_train.data.collate import CaptionBatches, Reads
 from cc_train.data.ordered_pairs import OrderedPairBatches
-from cc_train.data.supervision import FACT_CLASSES
+from cc_train.data.supervision import SOLIDS
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.clip4idc import known_facts
 from cc_train.systems.clip4idc import objective as clip4idc
@@ -306,7 +306,7 @@ def learn_clip4idc_facts(seed: int = 0) -> Learning:
     @torch.inference_mode()
     def is_learned(_: dict[str, float]) -> bool:
         tokens, joint, pairs, _text = clip4idc.embed(network, batch)
-        kinds = heads.pair(pairs)[:, : FACT_CLASSES[0]].argmax(1)
+        kinds = heads.pair(pairs)[:, : len(SOLIDS.types)].argmax(1)
         counts = objective.denominators(batch)
         losses = heads.losses(tokens, joint, pairs, batch, counts, FactLosses())
         right = int((kinds == batch["facts"][:, 0]).sum())

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 
 from cc_prep.errors import UserError
 from cc_prep.models.vqgan import VQGAN
-from cc_prep.records import Facts, ObjectAttributes
+from cc_prep.records import Facts
+from cc_prep.synth.facts import attributes as solid
 from cc_prep.weights.registry import read_tensors
 from cc_train.data import shard_index
 from cc_train.evaluation.few_label_probe import CHANGED, FIGURES, Labels
@@ -22,7 +23,7 @@ from cc_train.systems.procap.stage1_probe import Gate, ProbedPairs
 from tests import shard_factory
 
 SIZES = Config(width=64, layers=1, latent=6, codes=11, frames=3, rows=4, columns=4, text_length=4)
-ATTRIBUTES = ObjectAttributes("red", "cube", "metal", "large", (0.4, 0.6))
+ATTRIBUTES = solid("red", "cube", "metal", "large", (0.4, 0.6))
 
 
 @pytest.fixture(scope="module")
