@@ -103,7 +103,7 @@ def open(
         UserError: For an unknown name or split, and for a folder that does not hold the data.
     """
     manifest = manifests.load(name, root=root)
-    return LoadedPairs(manifest.root, pairs(manifest, split), size)
+    return LoadedPairs(manifest.root, pairs(manifest, split), size, manifest.image)
 
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:

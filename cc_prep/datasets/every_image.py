@@ -41,9 +41,9 @@ def read_every_image(
         path = storage.resolve(manifest.root, reference)
         try:
             if images.is_frame(path):
-                return look(images.read(path, size), b"")
+                return look(images.read(path, size, manifest.image), b"")
             data = images.read_encoded(path)
-            return look(images.decode(data, path, size), data)
+            return look(images.decode(data, path, size, manifest.image), data)
         except RejectedPair as error:
             return error
 

@@ -15,6 +15,7 @@ from cc_prep.terminal import echo
 from cc_train.cli.options import beams_option, device_option, shards_option
 
 if TYPE_CHECKING:
+    from cc_prep.manifest import ImageValues
     from cc_train.captioner import Caption, CaptionModel, Change
     from cc_train.pretrained import Captioner
 
@@ -34,6 +35,20 @@ if TYPE_CHECKING:
     "--json", "as_json", is_flag=True, help="Print one JSON object per pair, with all beams."
 )
 @click.option(
+    "--bands",
+    metavar="R,G,B",
+    callback=lambda _, __, text: _numbers(text, int),
+    help="The bands that are read as red, green and blue, counted from 1, or one for grey.",
+)
+@click.option(
+    "--scale",
+    default="dtype",
+    show_default=True,
+    metavar="dtype|LOW,HIGH|percentile|per_band",
+    callback=lambda _, __, text: _numbers(text, float) if "," in text else text,
+    help="What is black and white in images of more than 8 bits.",
+)
+@click.option(
     "--mask",
     metavar="FILE",
     help="For one pair: write the predicted mask as a PNG of class ids.",
@@ -50,6 +65,8 @@ def caption(
     beams: int,
     device: str,
     as_json: bool,
+    bands: tuple[int, ...] | None,
+    scale: str | tuple[float, float],
     mask: str | None,
     overlay: str | None,
 ) -> None:
@@ -69,8 +86,10 @@ def caption(
       cc-train caption before.png after.png
       cc-train caption out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar' --limit 3
       cc-train caption out/pairs/chain before.png after.png --mask mask.png --overlay seen.jpg
+      cc-train caption out/mine/captioner 2024.tif 2026.tif --bands 4,3,2 --scale percentile
     """
     from cc_train import loading
+    from cc_train.data import image_pairs
     from cc_train.data.pair_lists import read_pairs
     from cc_train.pretrained import Captioner
     from cc_train.report import overlays
@@ -80,9 +99,12 @@ def caption(
     if images is None and (mask is not None or overlay is not None):
         raise UserError("--mask and --overlay are of one pair", "Give BEFORE and AFTER")
     overlays.check_names(mask, overlay)
+    values = image_pairs.values_of(bands, scale)
     if shards:
         if images or pairs is not None:
             raise UserError("--shards and other pairs are both given", "Give one of them")
+        if values != image_pairs.values_of(None, "dtype"):
+            raise UserError("--bands and --scale are of images", "Leave them out with --shards")
         _caption_samples(loading.load(run, pick_device(device)), shards, limit, beams, as_json)
         return
     if limit is not None:
@@ -91,18 +113,32 @@ def caption(
         if images:
             raise UserError("images and --pairs are both given", "Give one of them")
         listed = list(read_pairs(Path(pairs)))
-        _caption_listed(Captioner.from_pretrained(run, device=device), listed, beams, as_json)
+        captioner = Captioner.from_pretrained(run, device=device)
+        _caption_listed(captioner, listed, values, beams, as_json)
         return
     if images is None:
         raise UserError("no images given", "Give BEFORE and AFTER, or --pairs")
-    one = Captioner.from_pretrained(run, device=device)(*images, beams=beams)
+    captioner = Captioner.from_pretrained(run, device=device)
+    one = captioner(*images, beams=beams, **dict(values))
     if mask is not None or overlay is not None:
-        overlays.write(one, images, mask, overlay)
+        overlays.write(one, images, mask, overlay, values)
     echo(_line(*images, one, as_json, many=False))
 
 
+def _numbers(text: str | None, kind: type[int | float]) -> tuple[int | float, ...] | None:
+    """Numbers with commas between them, of an option."""
+    try:
+        return None if text is None else tuple(map(kind, text.strip("[]").split(",")))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} are no numbers with commas between them") from None
+
+
 def _caption_listed(
-    captioner: Captioner, listed: Sequence[tuple[str, str]], beams: int, as_json: bool
+    captioner: Captioner,
+    listed: Sequence[tuple[str, str]],
+    values: ImageValues,
+    beams: int,
+    as_json: bool,
 ) -> None:
     """Prints a sentence for each pair of a list. A pair without readable images has its error on
     standard error, and with `as_json` a record too; raises JobFailed for such pairs at the end.
@@ -113,7 +149,7 @@ def _caption_listed(
     failed = 0
     for first in range(0, len(listed), BATCH):
         part = listed[first : first + BATCH]
-        outcomes = captioner.caption_each(part, beams=beams)
+        outcomes = captioner.caption_each(part, beams=beams, **dict(values))
         for number, (pair, one) in enumerate(zip(part, outcomes, strict=True), first + 1):
             if isinstance(one, Caption):
                 echo(_line(*pair, one, as_json, many=True))
