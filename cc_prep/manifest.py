@@ -93,6 +93,27 @@ class ImageValues(Section):
         return scale
 
 
+class Rasters(Section):
+    """How the `rasters` layout cuts scenes into tiles.
+
+    Attributes:
+        tile: Px of a side.
+        overlap: Px that neighbours share.
+        unchanged: The caption of tiles of which a file of captions says nothing; null leaves such
+            tiles out.
+    """
+
+    tile: Annotated[int, Field(ge=16, le=8192)] = 256
+    overlap: Annotated[int, Field(ge=0)] = 32
+    unchanged: Annotated[str, Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _advances(self) -> Rasters:
+        if self.overlap > self.tile // 2:
+            raise ValueError("overlap: at most half of tile")
+        return self
+
+
 class Captions(Section):
     """How sentences become captions."""
 
@@ -363,7 +384,7 @@ class Manifest(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
     layout: Literal[
         "clevr_change", "clevr_dc", "spot_the_diff", "image_editing", "levir_cc", "table",
-        "folders", "video",
+        "folders", "video", "rasters",
     ]  # fmt: skip
     root: Place
     splits: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = ("train", "val", "test")
@@ -375,6 +396,7 @@ class Manifest(Section):
     image_size: Annotated[int, Field(ge=16, le=8192)] | None = 224
     image: ImageValues = ImageValues()
     video: Video = Video()
+    rasters: Rasters = Rasters()
     captions: Captions = Captions()
     table: Table = Table()
     levir: Levir = Levir()

@@ -16,6 +16,7 @@ from cc_prep.datasets.layouts import (
     folders,
     image_editing,
     levir_cc,
+    rasters,
     spot_the_diff,
     table,
     video,
@@ -71,6 +72,7 @@ READERS: dict[str, Reader] = {
     "table": table,
     "folders": folders,
     "video": video,
+    "rasters": rasters,
 }
 
 

@@ -70,11 +70,6 @@ class Values:
     window: tuple[float, float] | None = None
     is_inverted: bool = False
 
-    @classmethod
-    def of_rgb(cls, pixels: np.ndarray, name: str) -> Values:
-        """Those of uint8 [H, W, 3]."""
-        return cls(pixels, name, 255)
-
     def has_value(self, band: np.ndarray) -> np.ndarray | None:
         """Which values of a band are none of `nodata`, bool; None for all."""
         if self.nodata is None:
@@ -221,12 +216,12 @@ def _of_type(images: Sequence[Values], samples: Sequence[list[np.ndarray]]) -> t
 def _check_filled(
     image: Values, values: np.ndarray, limits: tuple[float, float], by_user: bool
 ) -> None:
-    """Raises RejectedPair for values that all become nearly one grey, though they differ.
+    """Raises RejectedPair for values beyond 8 bits that all become one grey, though they differ.
 
     Args:
         by_user: Whether the range was given: then a part of it may be all that an image shows.
     """
-    if not len(values) or values.min() == values.max():
+    if not len(values) or values.min() == values.max() or image.bands.dtype == np.uint8:
         return
     low, high = limits
     ends = np.percentile(values, MIDDLE).clip(low, high)

@@ -22,7 +22,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from cc_prep import storage
 from cc_prep.errors import FileRefused, FileTooLarge, Reason, RejectedPair, first_line
 from cc_prep.manifest import ImageValues
-from cc_prep.media import deep, file_kinds, video
+from cc_prep.media import deep, file_kinds, scenes, video
 from cc_prep.media.deep import AS_STORED, Values
 
 MIN_SIDE = 16
@@ -96,44 +96,40 @@ def read_together(
     references: Sequence[str], size: int | None = None, values: ImageValues = AS_STORED
 ) -> list[np.ndarray]:
     """Images as `read` gives them, of one range of values: equal values become equal colours."""
-    found = [
-        video.read_frame(*frame_of(reference))
-        if is_frame(reference)
-        else stored(read_encoded(reference), reference, values)
-        for reference in references
-    ]
-    return [resize(pixels, size) for pixels in to_rgb(found, references, values)]
+    found = [load(reference, values) for reference in references]
+    return [resize(pixels, size) for pixels in to_rgb(found, values)]
 
 
-def to_rgb(
-    images: Sequence[np.ndarray | Values], names: Sequence[str], values: ImageValues = AS_STORED
-) -> list[np.ndarray]:
-    """uint8 [H, W, 3] RGB of images of one range of values.
-
-    Args:
-        images: Uint8 [H, W, 3] RGB, which only another range or order of bands than AS_STORED
-            changes, or values as they are stored.
-        names: Of the images, for messages.
+def load(reference: str, values: ImageValues = AS_STORED) -> np.ndarray | Values:
+    """What `stored` gives of the image at a path or URL, or of a frame; a scene's tile as RGB.
 
     Raises:
         RejectedPair: As `read` does.
     """
-    result: list[np.ndarray] = []
-    chosen: dict[int, Values] = {}
-    for number, (image, name) in enumerate(zip(images, names, strict=True)):
-        if isinstance(image, np.ndarray):
-            result.append(image)
-            image = Values.of_rgb(image, name)
-            if values == AS_STORED:
-                continue
-        else:
-            result.append(np.empty(0))
-        chosen[number] = deep.choose(image, values)
-    if chosen:
-        limits = deep.limits([*chosen.values()], values)
-        for number, image in chosen.items():
-            result[number] = deep.to_rgb(image, limits)
-    return result
+    if is_frame(reference):
+        return video.read_frame(*frame_of(reference))
+    if scenes.is_tile(reference):
+        return scenes.read_tile(reference, values)
+    return stored(read_encoded(reference), reference, values)
+
+
+def to_rgb(
+    images: Sequence[np.ndarray | Values], values: ImageValues = AS_STORED
+) -> list[np.ndarray]:
+    """uint8 [H, W, 3] RGB of images of one range of values.
+
+    Args:
+        images: Uint8 [H, W, 3] RGB, which stay as they are, or values as they are stored.
+
+    Raises:
+        RejectedPair: As `read` does.
+    """
+    chosen = [deep.choose(image, values) for image in images if isinstance(image, Values)]
+    limits = deep.limits(chosen, values) if chosen else np.empty(0)
+    left = iter(chosen)
+    return [
+        deep.to_rgb(next(left), limits) if isinstance(image, Values) else image for image in images
+    ]
 
 
 def is_frame(reference: str) -> bool:
@@ -179,14 +175,14 @@ def decode(
     data: bytes, name: str, size: int | None = None, values: ImageValues = AS_STORED
 ) -> np.ndarray:
     """An encoded image's pixels, as `read` gives them. Raises RejectedPair naming `name`."""
-    return resize(to_rgb([stored(data, name, values)], [name], values)[0], size)
+    return resize(to_rgb([stored(data, name, values)], values)[0], size)
 
 
 def stored(data: bytes, name: str, values: ImageValues = AS_STORED) -> np.ndarray | Values:
-    """An encoded image: uint8 [H, W, 3] RGB, or values of other types and bands.
+    """An encoded image: uint8 [H, W, 3] RGB, or the values of other types and bands.
 
     Args:
-        values: Where they are not AS_STORED, all samples of a TIFF are bands.
+        values: Where they are not AS_STORED, RGB are values too, and all samples of a TIFF bands.
 
     Raises:
         RejectedPair: As `read` does.
@@ -218,7 +214,13 @@ def stored(data: bytes, name: str, values: ImageValues = AS_STORED) -> np.ndarra
             f"{name}: a damaged JPEG ({damage}), part of which shows something else",
             "Fetch it again; if it looks right, open and save it anew",
         )
-    return pixels
+    return _as_asked(pixels, name, values)
+
+
+def _as_asked(image: np.ndarray | Values, name: str, values: ImageValues) -> np.ndarray | Values:
+    if isinstance(image, Values) or values == AS_STORED:
+        return image
+    return Values(image, name, 255)
 
 
 def alpha_of(image: Image.Image) -> np.ndarray | None:
@@ -235,7 +237,9 @@ def has_transparent_pixels(data: bytes) -> bool:
     return alpha is not None and int(alpha.min()) == 0
 
 
-def from_pillow(image: Image.Image, name: str) -> np.ndarray | Values:
+def from_pillow(
+    image: Image.Image, name: str, values: ImageValues = AS_STORED
+) -> np.ndarray | Values:
     """The pixels of a PIL image, as `stored` would give them of its file.
 
     Raises RejectedPair naming `name` for one that is damaged or outside the size limits.
@@ -244,12 +248,12 @@ def from_pillow(image: Image.Image, name: str) -> np.ndarray | Values:
     try:
         if deep.is_deep(image):
             return Values(np.asarray(image)[..., None], name, None if image.mode == "F" else 65535)
-        return np.asarray(_to_rgb(image))
+        return _as_asked(np.asarray(_to_rgb(image)), name, values)
     except Exception as error:  # a lazily loaded file: Pillow raises nearly every type
         raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{name}: {error}") from None
 
 
-def from_array(image: object, name: str) -> np.ndarray | Values:
+def from_array(image: object, name: str, values: ImageValues = AS_STORED) -> np.ndarray | Values:
     """uint8 [H, W, 3] RGB of an array of that form or of grey uint8 [H, W], else values of bands.
 
     Raises RejectedPair naming `name` for what is no array [H, W] or [H, W, bands] of numbers, and
@@ -263,7 +267,8 @@ def from_array(image: object, name: str) -> np.ndarray | Values:
         raise RejectedPair(Reason.UNREADABLE_IMAGE, form)
     _check_size((pixels.shape[1], pixels.shape[0]), name)
     if pixels.dtype == np.uint8 and (grey or pixels.shape[2] == 3):
-        return np.ascontiguousarray(np.repeat(pixels[..., None], 3, axis=2) if grey else pixels)
+        rgb = np.ascontiguousarray(np.repeat(pixels[..., None], 3, axis=2) if grey else pixels)
+        return _as_asked(rgb, name, values)
     return Values(pixels[..., None] if grey else pixels, name, deep.white_of(pixels.dtype))
 
 

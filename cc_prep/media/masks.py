@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from cc_prep import storage
 from cc_prep.errors import Reason, RejectedPair
-from cc_prep.media import deep, images
+from cc_prep.media import deep, images, scenes
 from cc_prep.records import EMPTY_MASK, ImagePair
 
 Size = tuple[int, int]  # height and width in px
@@ -190,6 +190,9 @@ def read(reference: str, values: Values = ()) -> np.ndarray:
 def _read(reference: str, values: Values) -> StoredMask:
     if images.is_frame(reference):
         decoded = Decoded(images.read(reference), is_lossy=True)
+    elif scenes.is_tile(reference):
+        numbers = _eight_bits(scenes.read_mask_tile(reference), reference, bool(values))
+        decoded = Decoded(np.repeat(numbers[..., None], 3, axis=2))
     else:
         decoded = _decoded(images.read_encoded(reference), reference, values)
     if values:
@@ -284,7 +287,7 @@ def _is_lossy(image: Image.Image, data: bytes) -> bool:
 
 
 def _eight_bits(numbers: np.ndarray, name: str, are_classes: bool) -> np.ndarray:
-    """Values uint8 [H, W, bands] of those of a deep image.
+    """Values uint8 of those of a deep image, of its shape.
 
     Args:
         are_classes: Each value counts, and not only whether it is 0. An 8-bit mask that was saved

@@ -435,9 +435,9 @@ class Interpolate(StagedStep):
                 found.append(self.video_frames.read(path, size))
                 sizes.append(None)
             else:
-                found.append(images.stored(images.read_encoded(path), path, values))
+                found.append(images.load(path, values))
                 sizes.append(images.size_of(found[-1]))
-        pixels = images.to_rgb(found, paths, values)
+        pixels = images.to_rgb(found, values)
         return [images.resize(one, size) for one in pixels], sizes
 
 

@@ -49,6 +49,23 @@ if TYPE_CHECKING:
     help="What is black and white in images of more than 8 bits.",
 )
 @click.option(
+    "--tile",
+    metavar="PX",
+    type=click.IntRange(16),
+    help="For two large rasters: caption tiles of this side, and print those that changed.",
+)
+@click.option(
+    "--overlap",
+    metavar="PX",
+    type=click.IntRange(0),
+    help="With --tile: px that neighbouring tiles share [default: an eighth of --tile].",
+)
+@click.option(
+    "--geojson",
+    metavar="FILE",
+    help="With --tile: write the changed places as polygons in the rasters' reference system.",
+)
+@click.option(
     "--mask",
     metavar="FILE",
     help="For one pair: write the predicted mask as a PNG of class ids.",
@@ -67,6 +84,9 @@ def caption(
     as_json: bool,
     bands: tuple[int, ...] | None,
     scale: str | tuple[float, float],
+    tile: int | None,
+    overlap: int | None,
+    geojson: str | None,
     mask: str | None,
     overlay: str | None,
 ) -> None:
@@ -81,12 +101,17 @@ def caption(
     `NAME_after.*`. For a pair without readable images, the error is printed on standard error (with
     --json also a record in its place), and the exit code is 1.
 
+    --tile captions large rasters, of which it reads one tile at a time: a GeoTIFF after is
+    reprojected to the pixels of that before. A run with --geojson that was ended goes on where it
+    was. Needs the extra [geo].
+
     \b
     Examples:
       cc-train caption before.png after.png
       cc-train caption out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar' --limit 3
       cc-train caption out/pairs/chain before.png after.png --mask mask.png --overlay seen.jpg
       cc-train caption out/mine/captioner 2024.tif 2026.tif --bands 4,3,2 --scale percentile
+      cc-train caption out/mine/captioner 2024.tif 2026.tif --tile 256 --geojson changes.geojson
     """
     from cc_train import loading
     from cc_train.data import image_pairs
@@ -99,6 +124,10 @@ def caption(
     if images is None and (mask is not None or overlay is not None):
         raise UserError("--mask and --overlay are of one pair", "Give BEFORE and AFTER")
     overlays.check_names(mask, overlay)
+    if tile is None and (overlap is not None or geojson is not None):
+        raise UserError("--overlap and --geojson without --tile", "Give --tile too")
+    if tile is not None and (shards or pairs is not None):
+        raise UserError("--tile is of one pair", "Give BEFORE and AFTER")
     values = image_pairs.values_of(bands, scale)
     if shards:
         if images or pairs is not None:
@@ -118,11 +147,71 @@ def caption(
         return
     if images is None:
         raise UserError("no images given", "Give BEFORE and AFTER, or --pairs")
+    if tile is not None:
+        if mask is not None or overlay is not None:
+            raise UserError("--mask and --overlay are of one image", "Leave them out with --tile")
+        cut = (tile, tile // 8 if overlap is None else overlap)
+        _caption_scene(run, device, images, values, cut, geojson, beams, as_json)
+        return
     captioner = Captioner.from_pretrained(run, device=device)
     one = captioner(*images, beams=beams, **dict(values))
     if mask is not None or overlay is not None:
         overlays.write(one, images, mask, overlay, values)
     echo(_line(*images, one, as_json, many=False))
+
+
+def _caption_scene(
+    run: str,
+    device: str,
+    rasters: tuple[str, str],
+    values: ImageValues,
+    cut: tuple[int, int],
+    geojson: str | None,
+    beams: int,
+    as_json: bool,
+) -> None:
+    """Prints the changed tiles of two large rasters, or writes them as GeoJSON.
+
+    Args:
+        cut: The side of a tile and the overlap of neighbours, in px.
+    """
+    from cc_prep import extras
+    from cc_prep.errors import RejectedPair
+    from cc_prep.media.scenes import Scene, tiles
+    from cc_prep.progress import progress_bar
+    from cc_prep.storage import outputs
+    from cc_train import scene_captions
+    from cc_train.pretrained import Captioner
+
+    extras.require("rasterio", "--tile", "geo")
+    side, overlap = cut
+    if overlap > side // 2:
+        raise UserError(f"--overlap {overlap} of --tile {side}", "Give at most half of the tile")
+    if geojson is not None:
+        outputs.check_file(geojson, "--geojson")
+    try:
+        scene = Scene(*rasters, values)
+    except RejectedPair as error:
+        raise UserError(error.detail, error.remedy) from None
+    captioner = Captioner.from_pretrained(run, device=device)
+    if geojson is not None:
+        with progress_bar("tiles") as progress:
+            changed, of = scene_captions.write_geojson(
+                captioner, scene, geojson, side=side, overlap=overlap, beams=beams, row=_row,
+                progress=progress,
+            )  # fmt: skip
+        echo(f"{geojson}: {changed:,} of {of:,} tiles changed")
+        return
+    parts = tiles(scene.grid.width, scene.grid.height, side, overlap)
+    for found in scene_captions.captions_of(captioner, scene, parts, beams):
+        for one in found:
+            box = list(one.tile.box)
+            if as_json:
+                polygons = {} if one.mask is None else {"polygons": one.polygons}
+                row = {"box": box, **_row(one.caption), **polygons}
+                echo(json.dumps(row, ensure_ascii=False))
+            else:
+                echo(f"{','.join(map(str, box))}\t{_text(one.caption)}")
 
 
 def _numbers(text: str | None, kind: type[int | float]) -> tuple[int | float, ...] | None:

@@ -66,7 +66,7 @@ def in_own_size(before: Image, after: Image, values: ImageValues = AS_STORED) ->
     names = (sides[0][0], sides[1][0])
     stored = [_stored(image, name, values) for name, image in sides]
     try:
-        pixels = images.to_rgb(stored, names, values)
+        pixels = images.to_rgb(stored, values)
     except RejectedPair as error:
         raise _user_error(error, next((n for n in names if n in error.detail), ""), "") from None
     require_one_size(pixels, names)
@@ -101,13 +101,13 @@ def _stored(image: Any, name: str, values: ImageValues) -> np.ndarray | Values:
             if name.lower().endswith(video.ENDINGS):
                 raise UserError(f"{name}: is a video", f"Name a frame of it: {name}#frame=0")
             if images.is_frame(name):
-                return images.read(name)
+                return images.load(name)
             data = images.read_encoded(name)
             remedy = NO_IMAGE
             return images.stored(data, name, values)
         if isinstance(image, PIL.Image.Image):
-            return images.from_pillow(image, name)
-        return images.from_array(image, name)
+            return images.from_pillow(image, name, values)
+        return images.from_array(image, name, values)
     except RejectedPair as error:
         raise _user_error(error, name, remedy) from None
 

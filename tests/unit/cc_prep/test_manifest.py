@@ -166,6 +166,7 @@ def test_readme_lists_every_key_with_its_default() -> None:
         "": manifest.Manifest,
         "image.": manifest.ImageValues,
         "video.": manifest.Video,
+        "rasters.": manifest.Rasters,
         "captions.": manifest.Captions,
         "table.": manifest.Table,
         "levir.": manifest.Levir,
