@@ -17,7 +17,7 @@ import re
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
@@ -29,6 +29,7 @@ from cc_prep.settings import Section
 # A path or URL that a user writes, `~` included.
 Place = Annotated[str, AfterValidator(storage.with_home)]
 Positive = Annotated[int, Field(ge=1)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 # One value of a mask or several: a number, or a colour.
 MaskValue = Annotated[int, Field(ge=0, le=255)] | Annotated[str, Field(pattern=r"^#[0-9a-f]{6}$")]
 BACKBONES = (
@@ -42,6 +43,9 @@ BACKBONES = (
 JOIN = "+"  # between the names of backbones whose features are joined
 # What the name of a library's backbone begins with, in settings, shards and runs.
 TIMM, HF = "timm:", "hf:"
+# What may be black and white in an image, see `ImageValues`.
+Scale = Literal["dtype", "percentile", "per_band"]
+SCALES = get_args(Scale)
 MAX_CLASSES = 254  # of change: a mask has 8 bits
 MaskValues = Annotated[
     tuple[MaskValue, ...],
@@ -61,6 +65,61 @@ class Video(Section):
     gap: Positive = 8
     stride: Positive = 8
     max_pairs_per_video: Positive | None = None
+
+
+class ImageValues(Section):
+    """Which values of images become red, green and blue, and what is black and what white.
+
+    Attributes:
+        bands: One for grey, or three for red, green and blue, counted from 1; null takes the one or
+            the three that an image has.
+        scale: `dtype`, from 0 to the largest value of the type; two numbers, black and white;
+            `percentile`, from the 2nd to the 98th percentile of both images of a pair; `per_band`,
+            the same for each band by itself.
+    """
+
+    bands: Annotated[tuple[Positive, ...], Field(strict=False)] | None = None
+    scale: Scale | Annotated[tuple[Finite, Finite], Field(strict=False)] = "dtype"
+
+    @field_validator("bands")
+    @classmethod
+    def _grey_or_colours(cls, bands: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if bands is not None and len(bands) not in (1, 3):
+            raise ValueError("one or three numbers")
+        return bands
+
+    @field_validator("scale", mode="before")
+    @classmethod
+    def _known(cls, scale: Any) -> Any:
+        if isinstance(scale, str) and scale in SCALES:
+            return scale
+        numbers = scale if isinstance(scale, list | tuple) else ()
+        if [type(one) in (int, float) for one in numbers] != [True, True] or not (
+            numbers[0] < numbers[1]
+        ):
+            raise ValueError(f"one of {', '.join(SCALES)}, or black and white as [low, high]")
+        return scale
+
+
+class Rasters(Section):
+    """How the `rasters` layout cuts scenes into tiles.
+
+    Attributes:
+        tile: Px of a side.
+        overlap: Px that neighbours share.
+        unchanged: The caption of tiles of which a file of captions says nothing; null leaves such
+            tiles out.
+    """
+
+    tile: Annotated[int, Field(ge=16, le=8192)] = 256
+    overlap: Annotated[int, Field(ge=0)] = 32
+    unchanged: Annotated[str, Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _advances(self) -> Rasters:
+        if self.overlap > self.tile // 2:
+            raise ValueError("overlap: at most half of tile")
+        return self
 
 
 class Captions(Section):
@@ -337,7 +396,7 @@ class Manifest(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
     layout: Literal[
         "clevr_change", "clevr_dc", "spot_the_diff", "image_editing", "levir_cc", "table",
-        "folders", "video",
+        "folders", "video", "rasters",
     ]  # fmt: skip
     root: Place
     splits: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = ("train", "val", "test")
@@ -347,7 +406,9 @@ class Manifest(Section):
     # Whether a data set may name images elsewhere: what is no word of the user is not trusted.
     outside_root: bool = Field(default=False, exclude=True)
     image_size: Annotated[int, Field(ge=16, le=8192)] | None = 224
+    image: ImageValues = ImageValues()
     video: Video = Video()
+    rasters: Rasters = Rasters()
     captions: Captions = Captions()
     table: Table = Table()
     levir: Levir = Levir()

@@ -69,6 +69,7 @@ DIGEST_FIELDS = (
     "image_id",
     "facts",
 )
+DIGEST_IF_THERE = ("georeference",)  # covered only in pairs that have it
 
 
 # Of `Preprocessing`.
@@ -222,7 +223,8 @@ class ImagePair:
             the same class, nothing changed.
         truth: True frames in between, as (time in (0, 1), image), where the data set has them.
         image_id: The pair's id in the data set's official reference file, where there is one.
-        facts: What truly changed, where the pair was made by a program.
+            facts: What truly changed, where the pair was made by a program.
+            georeference: Where a tile of a raster lies, see `cc_prep.media.scenes.Grid`.
     """
 
     dataset: str
@@ -242,6 +244,7 @@ class ImagePair:
     truth: tuple[tuple[float, str], ...] = ()
     image_id: str | None = None
     facts: Facts | None = None
+    georeference: dict[str, Any] | None = None
 
     @property
     def key(self) -> str:
@@ -288,13 +291,14 @@ class ImagePair:
         )
 
     def digest(self) -> str:
-        """SHA-256 of DIGEST_VERSION and DIGEST_FIELDS, to notice that a data set changed.
+        """SHA-256 of DIGEST_VERSION and the fields, to notice that a data set changed.
 
         It covers the names of images and not their content. URLs count without credentials: those
         that are signed are signed anew each day.
         """
         record = self.to_json()
-        values = {name: record[name] for name in DIGEST_FIELDS}
+        there = (name for name in DIGEST_IF_THERE if record[name] is not None)
+        values = {name: record[name] for name in (*DIGEST_FIELDS, *there)}
         text = json.dumps({"version": DIGEST_VERSION, **values}, sort_keys=True)
         text = without_credentials(text)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -158,7 +158,8 @@ def _size(manifest: Manifest, reference: str) -> tuple[int, int]:
     side = manifest.image_size
     if side is None:
         try:
-            height, width, _ = images.read(storage.resolve(manifest.root, reference)).shape
+            path = storage.resolve(manifest.root, reference)
+            height, width, _ = images.read(path, None, manifest.image).shape
         except RejectedPair:
             side = UNKNOWN_SIDE
         else:

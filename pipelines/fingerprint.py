@@ -18,8 +18,8 @@ from cc_prep.steps import confidence
 from cc_prep.weights.folders import identify
 from pipelines.state import sources
 
-# The manifest's keys that decide which pairs are in which shard, and in which size.
-PLAN_KEYS = ("name", "layout", "image_size", "shards")
+# The manifest's keys that decide which pairs are in which shard, and the pixels of their images.
+PLAN_KEYS = ("name", "layout", "image_size", "image", "shards")
 # The manifest's keys that decide the bytes of each kind of folder.
 CHANGE_KEYS = (*PLAN_KEYS, "changes")
 SEQUENCE_KEYS = (*PLAN_KEYS, "interpolate")
@@ -36,7 +36,8 @@ def recorded_settings(manifest: Manifest, keys: Iterable[str]) -> dict[str, obje
     A file of weights is recorded by its name and digest, so that it may be moved; a folder of
     features by its absolute path, since another folder may have the same relative one.
     """
-    included = {*keys, *(("video",) if manifest.layout == "video" else ())}
+    of_layout = {manifest.layout} & {"video", "rasters"}  # whose sections say which pairs there are
+    included = {*keys, *of_layout}
     settings = manifest.model_dump(mode="json", include=included)
     for section in SECTIONS_WITH_WEIGHTS:
         if section in settings and settings[section]["weights"] is not None:

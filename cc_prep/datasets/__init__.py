@@ -16,6 +16,7 @@ from cc_prep.datasets.layouts import (
     folders,
     image_editing,
     levir_cc,
+    rasters,
     spot_the_diff,
     table,
     video,
@@ -71,6 +72,7 @@ READERS: dict[str, Reader] = {
     "table": table,
     "folders": folders,
     "video": video,
+    "rasters": rasters,
 }
 
 
@@ -103,7 +105,7 @@ def open(
         UserError: For an unknown name or split, and for a folder that does not hold the data.
     """
     manifest = manifests.load(name, root=root)
-    return LoadedPairs(manifest.root, pairs(manifest, split), size)
+    return LoadedPairs(manifest.root, pairs(manifest, split), size, manifest.image)
 
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:

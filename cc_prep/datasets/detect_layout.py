@@ -25,11 +25,12 @@ TEMPLATES = {
     "table": "own",
     "folders": "own",
     "video": "video",
+    "rasters": "own",
 }
 # Sections about the data itself, which a manifest of another data set must not decide.
 OF_DATA = (
     "name", "layout", "root", "splits", "table", "split_file", "exclude", "outside_root",
-    "captions", "levir", "masks", "video",
+    "captions", "levir", "masks", "video", "rasters", "image",
 )  # fmt: skip
 MAX_LISTED = 8
 OWN_TABLE = (

@@ -13,7 +13,7 @@ import numpy as np
 from cc_prep import storage
 from cc_prep.errors import RejectedPair
 from cc_prep.manifest import Manifest
-from cc_prep.media import images
+from cc_prep.media import images, scenes
 from cc_prep.progress import Progress
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ def read_every_image(
 
     Args:
         look: Is given pixels uint8 [H, W, 3] and the encoded file, which is empty for a frame of a
-            video, in one of several threads.
+            video and a tile of a scene, in one of several threads.
         size: Images are resized to size × size first; None leaves them. An image that is named
             twice is read once. Both results are in the order of the names, frames of a video in the
             order of their numbers.
@@ -40,10 +40,10 @@ def read_every_image(
     def read(reference: str) -> T | RejectedPair:
         path = storage.resolve(manifest.root, reference)
         try:
-            if images.is_frame(path):
-                return look(images.read(path, size), b"")
+            if images.is_frame(path) or scenes.is_tile(path):
+                return look(images.read(path, size, manifest.image), b"")
             data = images.read_encoded(path)
-            return look(images.decode(data, path, size), data)
+            return look(images.decode(data, path, size, manifest.image), data)
         except RejectedPair as error:
             return error
 

@@ -9,7 +9,10 @@ from typing import overload
 import numpy as np
 
 from cc_prep import storage
+from cc_prep.manifest import ImageValues
 from cc_prep.records import ImagePair
+
+DEFAULT = ImageValues()
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,17 @@ class LoadedPairs(Sequence[LoadedPair]):
     Args:
         records: All pairs without their images.
         size: Images are resized to size × size px; None leaves them as they are.
+        values: Which bands are read, and what is black and white.
     """
 
-    def __init__(self, root: str, records: Sequence[ImagePair], size: int | None) -> None:
-        self.root, self.records, self.size = root, list(records), size
+    def __init__(
+        self,
+        root: str,
+        records: Sequence[ImagePair],
+        size: int | None,
+        values: ImageValues = DEFAULT,
+    ) -> None:
+        self.root, self.records, self.size, self.values = root, list(records), size, values
 
     def __len__(self) -> int:
         return len(self.records)
@@ -64,7 +74,7 @@ class LoadedPairs(Sequence[LoadedPair]):
 
     def __getitem__(self, index: int | slice) -> LoadedPair | LoadedPairs:
         if isinstance(index, slice):
-            return LoadedPairs(self.root, self.records[index], self.size)
+            return LoadedPairs(self.root, self.records[index], self.size, self.values)
         return self._load(self.records[index])
 
     def __iter__(self) -> Iterator[LoadedPair]:
@@ -74,9 +84,8 @@ class LoadedPairs(Sequence[LoadedPair]):
         # Imported here because those who only list pairs do without OpenCV.
         from cc_prep.media import images, masks
 
-        stored = [
-            images.read(storage.resolve(self.root, path)) for path in (record.before, record.after)
-        ]
+        paths = [storage.resolve(self.root, path) for path in (record.before, record.after)]
+        stored = images.read_together(paths, None, self.values)
         sizes = masks.ImageSizes(*(pixels.shape[:2] for pixels in stored))
         before, after = (_writable(images.resize(pixels, self.size)) for pixels in stored)
         height, width = before.shape[:2]

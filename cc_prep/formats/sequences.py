@@ -41,6 +41,7 @@ PAIR_FIELDS = (
     "captions",
     "facts",
 )
+GEOREFERENCE = "georeference"  # a key of tiles of rasters alone
 CODECS = ("png", "jpg", "webp")
 FRAME_MEMBER = re.compile(rf"(?P<kind>[ft])(?P<number>[0-9]{{2}})\.({'|'.join(CODECS)})")
 # Of the masks, in training shards too. Each is a grey PNG of class ids in the size of the frames:
@@ -81,7 +82,8 @@ class StoredSequence:
             fields = {name: self.meta[name] for name in PAIR_FIELDS}
             classes = self.meta.get(MASK_CLASSES, CHANGE_CLASS)
             masks = {"mask_values": (), "mask_classes": classes, "land_cover": False}
-            return ImagePair.from_json({**fields, **masks, "truth": ()})
+            place = {GEOREFERENCE: self.meta.get(GEOREFERENCE)}
+            return ImagePair.from_json({**fields, **masks, **place, "truth": ()})
         except (KeyError, TypeError, ValueError):
             raise tar.DamagedShard(f"{self.key}: its .json does not describe a pair") from None
 
@@ -186,10 +188,11 @@ def decode(key: str, members: Mapping[str, bytes]) -> StoredSequence:
 
 
 def pair_meta(pair: ImagePair) -> dict[str, Any]:
-    """What a sample's JSON says of its pair: its key and PAIR_FIELDS, without credentials."""
+    """What a sample's JSON says of its pair: key, PAIR_FIELDS and place, without credentials."""
     before, after = map(without_credentials, (pair.before, pair.after))
     record = {**pair.to_json(), "before": before, "after": after}
-    return {"key": pair.key, **{name: record[name] for name in PAIR_FIELDS}}
+    meta = {"key": pair.key, **{name: record[name] for name in PAIR_FIELDS}}
+    return meta if pair.georeference is None else {**meta, GEOREFERENCE: pair.georeference}
 
 
 def encode_masks(sequence: FrameSequence) -> tuple[dict[str, Any], dict[str, bytes]]:

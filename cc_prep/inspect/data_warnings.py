@@ -97,7 +97,7 @@ def of_dark(references: Sequence[str]) -> Iterator[str]:
     if references:
         yield (
             f"{counted(len(references), 'image')} {'is' if len(references) == 1 else 'are'} nearly "
-            f"black: {_first(references)}. Scale images of 10 to 12 bits in a file of 16 first"
+            f"black: {_first(references)}. Where the values are to span less, set image.scale"
         )
 
 

@@ -1,4 +1,7 @@
-"""Images: a file, an object store or a video → uint8 RGB arrays, or a rejection; and the codec."""
+"""Images: a file, an object store or a video → uint8 RGB arrays, or a rejection; and the codec.
+
+`decode` is the one door: what is of 8 bits is read here, all else by `deep`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import logging
 import re
 import struct
 import warnings
+from collections.abc import Sequence
 
 import cv2
 import numpy as np
@@ -17,7 +21,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from cc_prep import storage
 from cc_prep.errors import FileRefused, FileTooLarge, Reason, RejectedPair, first_line
-from cc_prep.media import file_kinds, video
+from cc_prep.manifest import ImageValues
+from cc_prep.media import deep, file_kinds, scenes, video
+from cc_prep.media.deep import AS_STORED, Values
 
 MIN_SIDE = 16
 MAX_PIXELS = 64_000_000
@@ -29,7 +35,10 @@ STORED = ("PNG", "JPEG", "WEBP")  # what our own shards hold
 DECODED = (*STORED, "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "TGA")
 # The endings of such files, and those that are taken where a folder has two images of a name.
 PREFERRED = (".png", ".jpg", ".jpeg", ".webp")
-OTHERS = (".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga")
+OTHERS = (
+    ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".j2k", ".tga",
+    ".dcm",
+)  # fmt: skip
 ENDINGS = PREFERRED + OTHERS
 # One filter and run lengths: 1.8 times as fast as level 1 alone, which tries all filters, for as
 # many bytes of video frames and a tenth more of rendered ones.
@@ -51,12 +60,14 @@ END_OF_BLOCK = 0  # the symbol of a code
 
 
 def _keep_decoders_quiet() -> None:
-    """Takes the lines off standard error that Pillow and its libtiff write there of bad files.
+    """Takes the lines off standard error that decoders write there of bad files.
 
     They name no file, and what is wrong is in the exception. A program that sets up logging still
-    gets Pillow's.
+    gets those of Python packages.
     """
-    logging.getLogger("PIL").addHandler(logging.NullHandler())
+    for package in ("PIL", "tifffile", "rasterio", "pydicom"):
+        logging.getLogger(package).addHandler(logging.NullHandler())
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     with contextlib.suppress(AttributeError, OSError):  # of a Pillow that hides its libtiff
         ctypes.CDLL(Image.core.__file__).TIFFSetErrorHandler(None)
 
@@ -64,19 +75,61 @@ def _keep_decoders_quiet() -> None:
 _keep_decoders_quiet()
 
 
-def read(reference: str, size: int | None = None) -> np.ndarray:
+def read(reference: str, size: int | None = None, values: ImageValues = AS_STORED) -> np.ndarray:
     """The image at `reference` as uint8 [H, W, 3] RGB, resized to size × size if given.
 
-    `reference` is a path or URL of an image, or `video.mp4#frame=12`. Grey, palette, 16-bit, CMYK
-    and transparent images become 8-bit RGB (alpha is dropped, as the field's code does); a camera's
-    EXIF rotation is applied; of an animation the first frame is taken.
+    `reference` is a path or URL of an image, or `video.mp4#frame=12`. Grey, palette, CMYK and
+    transparent images become RGB (alpha is dropped, as the field's code does); a camera's EXIF
+    rotation is applied; of an animation the first frame is taken.
+
+    Args:
+        values: Which bands are read, and what is black and white.
 
     Raises:
-        RejectedPair: For a file that is missing, damaged, no image, or outside the size limits.
+        RejectedPair: For a file that is missing, damaged, no image, outside the size limits, or
+            that would be one grey.
+    """
+    return read_together([reference], size, values)[0]
+
+
+def read_together(
+    references: Sequence[str], size: int | None = None, values: ImageValues = AS_STORED
+) -> list[np.ndarray]:
+    """Images as `read` gives them, of one range of values: equal values become equal colours."""
+    found = [load(reference, values) for reference in references]
+    return [resize(pixels, size) for pixels in to_rgb(found, values)]
+
+
+def load(reference: str, values: ImageValues = AS_STORED) -> np.ndarray | Values:
+    """What `stored` gives of the image at a path or URL, or of a frame; a scene's tile as RGB.
+
+    Raises:
+        RejectedPair: As `read` does.
     """
     if is_frame(reference):
-        return resize(video.read_frame(*frame_of(reference)), size)
-    return decode(read_encoded(reference), reference, size)
+        return video.read_frame(*frame_of(reference))
+    if scenes.is_tile(reference):
+        return scenes.read_tile(reference, values)
+    return stored(read_encoded(reference), reference, values)
+
+
+def to_rgb(
+    images: Sequence[np.ndarray | Values], values: ImageValues = AS_STORED
+) -> list[np.ndarray]:
+    """uint8 [H, W, 3] RGB of images of one range of values.
+
+    Args:
+        images: Uint8 [H, W, 3] RGB, which stay as they are, or values as they are stored.
+
+    Raises:
+        RejectedPair: As `read` does.
+    """
+    chosen = [deep.choose(image, values) for image in images if isinstance(image, Values)]
+    limits = deep.limits(chosen, values) if chosen else np.empty(0)
+    left = iter(chosen)
+    return [
+        deep.to_rgb(next(left), limits) if isinstance(image, Values) else image for image in images
+    ]
 
 
 def is_frame(reference: str) -> bool:
@@ -113,14 +166,38 @@ def read_encoded(reference: str) -> bytes:
         raise RejectedPair(Reason.UNREADABLE_IMAGE, error.what) from None
 
 
-def decode(data: bytes, name: str, size: int | None = None) -> np.ndarray:
+def size_of(image: np.ndarray | Values) -> tuple[int, int]:
+    """Height and width of what `stored` gives, in px."""
+    return (image.bands if isinstance(image, Values) else image).shape[:2]
+
+
+def decode(
+    data: bytes, name: str, size: int | None = None, values: ImageValues = AS_STORED
+) -> np.ndarray:
     """An encoded image's pixels, as `read` gives them. Raises RejectedPair naming `name`."""
+    return resize(to_rgb([stored(data, name, values)], values)[0], size)
+
+
+def stored(data: bytes, name: str, values: ImageValues = AS_STORED) -> np.ndarray | Values:
+    """An encoded image: uint8 [H, W, 3] RGB, or the values of other types and bands.
+
+    Args:
+        values: Where they are not AS_STORED, RGB are values too, and all samples of a TIFF bands.
+
+    Raises:
+        RejectedPair: As `read` does.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of bombs, and of damaged metadata
+            opened = deep.opened(data, name, values)
+            if opened is not None:
+                _check_size(opened.size, name)
+                return opened.load()
             with Image.open(io.BytesIO(data), formats=DECODED) as image:
                 _check_size(image.size, name)
-                rgb = _to_rgb(image)
+                found = deep.of_pillow(image, data, name)
+                pixels = found or np.asarray(_to_rgb(image))
     except RejectedPair:
         raise
     except Image.DecompressionBombError:
@@ -128,7 +205,7 @@ def decode(data: bytes, name: str, size: int | None = None) -> np.ndarray:
     except UnidentifiedImageError:
         what, remedy = file_kinds.why_no_image(data)
         raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{name}: {what}", remedy) from None
-    except Exception as error:  # Pillow raises nearly every type for some damaged file
+    except Exception as error:  # decoders raise nearly every type for some damaged file
         reason = f"cannot be decoded ({first_line(error)})"
         raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{name}: {reason}") from None
     if (damage := jpeg_damage(data)) is not None:
@@ -137,7 +214,13 @@ def decode(data: bytes, name: str, size: int | None = None) -> np.ndarray:
             f"{name}: a damaged JPEG ({damage}), part of which shows something else",
             "Fetch it again; if it looks right, open and save it anew",
         )
-    return resize(np.asarray(rgb), size)
+    return _as_asked(pixels, name, values)
+
+
+def _as_asked(image: np.ndarray | Values, name: str, values: ImageValues) -> np.ndarray | Values:
+    if isinstance(image, Values) or values == AS_STORED:
+        return image
+    return Values(image, name, 255)
 
 
 def alpha_of(image: Image.Image) -> np.ndarray | None:
@@ -154,30 +237,39 @@ def has_transparent_pixels(data: bytes) -> bool:
     return alpha is not None and int(alpha.min()) == 0
 
 
-def from_pillow(image: Image.Image, name: str) -> np.ndarray:
-    """The pixels of a PIL image, uint8 [H, W, 3] RGB, as `read` would give them of its file.
+def from_pillow(
+    image: Image.Image, name: str, values: ImageValues = AS_STORED
+) -> np.ndarray | Values:
+    """The pixels of a PIL image, as `stored` would give them of its file.
 
     Raises RejectedPair naming `name` for one that is damaged or outside the size limits.
     """
     _check_size(image.size, name)
     try:
-        return np.asarray(_to_rgb(image))
+        if deep.is_deep(image):
+            return Values(np.asarray(image)[..., None], name, None if image.mode == "F" else 65535)
+        return _as_asked(np.asarray(_to_rgb(image)), name, values)
     except Exception as error:  # a lazily loaded file: Pillow raises nearly every type
         raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{name}: {error}") from None
 
 
-def from_array(image: object, name: str) -> np.ndarray:
-    """uint8 [H, W, 3] RGB of an array of that form, or of grey uint8 [H, W].
+def from_array(image: object, name: str, values: ImageValues = AS_STORED) -> np.ndarray | Values:
+    """uint8 [H, W, 3] RGB of an array of that form or of grey uint8 [H, W], else values of bands.
 
-    Raises RejectedPair naming `name` for another form, and outside the size limits.
+    Raises RejectedPair naming `name` for what is no array [H, W] or [H, W, bands] of numbers, and
+    outside the size limits.
     """
     pixels = np.asarray(image)
     grey = pixels.ndim == 2
-    if pixels.dtype != np.uint8 or not (grey or (pixels.ndim == 3 and pixels.shape[2] == 3)):
-        form = f"{name}: {pixels.dtype} {list(pixels.shape)}, not uint8 [H, W, 3] RGB"
+    is_first = pixels.ndim == 3 and pixels.shape[0] < MIN_SIDE <= min(pixels.shape[1:])
+    if pixels.ndim not in (2, 3) or pixels.dtype.kind not in "iuf" or is_first:
+        form = f"{name}: {pixels.dtype} {list(pixels.shape)}, not numbers [H, W, bands]"
         raise RejectedPair(Reason.UNREADABLE_IMAGE, form)
     _check_size((pixels.shape[1], pixels.shape[0]), name)
-    return np.ascontiguousarray(np.repeat(pixels[..., None], 3, axis=2) if grey else pixels)
+    if pixels.dtype == np.uint8 and (grey or pixels.shape[2] == 3):
+        rgb = np.ascontiguousarray(np.repeat(pixels[..., None], 3, axis=2) if grey else pixels)
+        return _as_asked(rgb, name, values)
+    return Values(pixels[..., None] if grey else pixels, name, deep.white_of(pixels.dtype))
 
 
 def extension(data: bytes) -> str | None:
@@ -248,35 +340,9 @@ def _check_size(size: tuple[int, int], name: str) -> None:
         )
 
 
-def is_deep(image: Image.Image) -> bool:
-    """Whether a pixel is one number of more than 8 bits."""
-    return image.mode.startswith("I") or image.mode == "F"
-
-
 def _to_rgb(image: Image.Image) -> Image.Image:
     image.load()
-    image = ImageOps.exif_transpose(image)
-    if is_deep(image):  # Pillow clips these to 255: scale instead
-        values = np.asarray(image).astype(np.float64)
-        top = _top(values, image.mode)
-        eight_bit = np.rint(values.clip(0, top) * (255 / top)).astype(np.uint8)
-        image = Image.fromarray(eight_bit)
-    return image.convert("RGB")
-
-
-def _top(values: np.ndarray, mode: str) -> float:
-    """The value of white in a deep image: 65535, but of floats what the image's own values suggest.
-
-    Floats go to 1, 255 or 65535: the smallest of these that they pass by half at most, as
-    resampling does.
-
-    Raises:
-        ValueError: For what is no number.
-    """
-    if not np.isfinite(values).all():
-        raise ValueError("a pixel that is no finite number")
-    tops = (1.0, 255.0) if mode == "F" else ()
-    return next((top for top in tops if values.max() <= 1.5 * top), 65535.0)
+    return ImageOps.exif_transpose(image).convert("RGB")
 
 
 def jpeg_damage(data: bytes) -> str | None:

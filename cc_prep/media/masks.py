@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from cc_prep import storage
 from cc_prep.errors import Reason, RejectedPair
-from cc_prep.media import images
+from cc_prep.media import deep, images, scenes
 from cc_prep.records import EMPTY_MASK, ImagePair
 
 Size = tuple[int, int]  # height and width in px
@@ -190,6 +190,9 @@ def read(reference: str, values: Values = ()) -> np.ndarray:
 def _read(reference: str, values: Values) -> StoredMask:
     if images.is_frame(reference):
         decoded = Decoded(images.read(reference), is_lossy=True)
+    elif scenes.is_tile(reference):
+        numbers = _eight_bits(scenes.read_mask_tile(reference), reference, bool(values))
+        decoded = Decoded(np.repeat(numbers[..., None], 3, axis=2))
     else:
         decoded = _decoded(images.read_encoded(reference), reference, values)
     if values:
@@ -252,13 +255,16 @@ def _decoded(data: bytes, name: str, values: Values) -> Decoded:
     Args:
         values: As for `read`.
     """
-    pixels = images.decode(data, name)
+    pixels = images.stored(data, name)
     has_colours = bool(values) and len(values[0][0]) > 1
+    if isinstance(pixels, deep.Values):
+        bands = pixels.bands.shape[2]
+        if bands not in (1, 3):
+            detail = f"{name}: has {bands} bands"
+            raise RejectedPair(Reason.UNREADABLE_MASK, detail, "Save one band of class numbers")
+        eight_bit = _eight_bits(pixels.bands, name, bool(values))
+        return Decoded(eight_bit if bands == 3 else np.repeat(eight_bit, 3, axis=2))
     with Image.open(io.BytesIO(data), formats=images.DECODED) as image:
-        if images.is_deep(image):
-            numbers = np.asarray(ImageOps.exif_transpose(image))
-            eight_bit = _eight_bits(numbers, name, bool(values))
-            return Decoded(np.repeat(eight_bit[..., None], 3, axis=2))
         alpha = images.alpha_of(image)
         # A GIF's writer numbers the colours anew, so that only they are the same in all files.
         if image.mode == "P" and image.format in INDEXED and not has_colours:
@@ -281,7 +287,7 @@ def _is_lossy(image: Image.Image, data: bytes) -> bool:
 
 
 def _eight_bits(numbers: np.ndarray, name: str, are_classes: bool) -> np.ndarray:
-    """Values uint8 [H, W] of those of a deep image.
+    """Values uint8 of those of a deep image, of its shape.
 
     Args:
         are_classes: Each value counts, and not only whether it is 0. An 8-bit mask that was saved

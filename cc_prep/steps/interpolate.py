@@ -21,6 +21,7 @@ from cc_prep.formats import sequences
 from cc_prep.manifest import TRUTH, Manifest
 from cc_prep.manifest import Interpolate as InterpolateSettings
 from cc_prep.media import images, masks
+from cc_prep.media.deep import Values
 from cc_prep.media.flow import MEDIUM, OpticalFlow, grey
 from cc_prep.media.masks import NO_MASKS, ImageSizes, Masks
 from cc_prep.media.video_frames import VideoFrames
@@ -403,35 +404,41 @@ class Interpolate(StagedStep):
         settings = self.manifest.interpolate
         try:
             pair_checks.check_captions(pair.captions)
-            (before, before_size), (after, after_size) = map(self._image, (pair.before, pair.after))
+            truth = pair_checks.true_frames(pair, settings.depth) if self.with_truth else {}
+            pixels, stored_sizes = self._images([pair.before, pair.after, *truth.values()])
+            before, after, *between = pixels
             size = before.shape[:2]
-            pair_checks.check_sizes(size, after.shape[:2])
+            pair_checks.check_sizes(size, after.shape[:2], (frame.shape[:2] for frame in between))
             pair_checks.check_codec(size, settings.codec)
-            truth = self._truth(pair) if self.with_truth else {}
-            pair_checks.check_sizes(size, size, (frame.shape[:2] for frame in truth.values()))
+            truth_frames = dict(zip(truth, between, strict=True))
             if not settings.keep_truth:
-                return DecodedPair(before, after, truth)
-            height, width = size
-            sizes = ImageSizes(before_size, after_size)
-            known_masks = masks.of_pair(self.manifest.root, pair, height, width, sizes=sizes)
-            return DecodedPair(before, after, truth, known_masks)
+                return DecodedPair(before, after, truth_frames)
+            sizes = ImageSizes(*stored_sizes[:2])
+            known_masks = masks.of_pair(self.manifest.root, pair, *size, sizes=sizes)
+            return DecodedPair(before, after, truth_frames, known_masks)
         except RejectedPair as error:
             return error
 
-    def _image(self, reference: str) -> tuple[np.ndarray, pair_checks.Size | None]:
-        """An image in the size of the frames, and the size in which it is stored.
+    def _images(
+        self, references: Sequence[str]
+    ) -> tuple[list[np.ndarray], list[pair_checks.Size | None]]:
+        """Images of a pair in the size of the frames, and the sizes in which they are stored.
 
         That of a video's frame is not known: frames that are held for later are resized.
         """
-        path, size = storage.resolve(self.manifest.root, reference), self.manifest.image_size
-        if images.is_frame(path):
-            return self.video_frames.read(path, size), None
-        pixels = images.read(path)
-        return images.resize(pixels, size), pixels.shape[:2]
-
-    def _truth(self, pair: ImagePair) -> dict[int, np.ndarray]:
-        references = pair_checks.true_frames(pair, self.manifest.interpolate.depth)
-        return {number: self._image(reference)[0] for number, reference in references.items()}
+        paths = [storage.resolve(self.manifest.root, reference) for reference in references]
+        size, values = self.manifest.image_size, self.manifest.image
+        found: list[np.ndarray | Values] = []
+        sizes: list[pair_checks.Size | None] = []
+        for path in paths:
+            if images.is_frame(path):
+                found.append(self.video_frames.read(path, size))
+                sizes.append(None)
+            else:
+                found.append(images.load(path, values))
+                sizes.append(images.size_of(found[-1]))
+        pixels = images.to_rgb(found, values)
+        return [images.resize(one, size) for one in pixels], sizes
 
 
 def _true_frames(read: DecodedPair) -> np.ndarray:

@@ -15,6 +15,7 @@ from cc_prep.terminal import echo
 from cc_train.cli.options import beams_option, device_option, shards_option
 
 if TYPE_CHECKING:
+    from cc_prep.manifest import ImageValues
     from cc_train.captioner import Caption, CaptionModel, Change
     from cc_train.pretrained import Captioner
 
@@ -34,6 +35,37 @@ if TYPE_CHECKING:
     "--json", "as_json", is_flag=True, help="Print one JSON object per pair, with all beams."
 )
 @click.option(
+    "--bands",
+    metavar="R,G,B",
+    callback=lambda _, __, text: _numbers(text, int),
+    help="The bands that are read as red, green and blue, counted from 1, or one for grey.",
+)
+@click.option(
+    "--scale",
+    default="dtype",
+    show_default=True,
+    metavar="dtype|LOW,HIGH|percentile|per_band",
+    callback=lambda _, __, text: _numbers(text, float) if "," in text else text,
+    help="What is black and white in images of more than 8 bits.",
+)
+@click.option(
+    "--tile",
+    metavar="PX",
+    type=click.IntRange(16),
+    help="For two large rasters: caption tiles of this side, and print those that changed.",
+)
+@click.option(
+    "--overlap",
+    metavar="PX",
+    type=click.IntRange(0),
+    help="With --tile: px that neighbouring tiles share [default: an eighth of --tile].",
+)
+@click.option(
+    "--geojson",
+    metavar="FILE",
+    help="With --tile: write the changed places as polygons in the rasters' reference system.",
+)
+@click.option(
     "--mask",
     metavar="FILE",
     help="For one pair: write the predicted mask as a PNG of class ids.",
@@ -50,6 +82,11 @@ def caption(
     beams: int,
     device: str,
     as_json: bool,
+    bands: tuple[int, ...] | None,
+    scale: str | tuple[float, float],
+    tile: int | None,
+    overlap: int | None,
+    geojson: str | None,
     mask: str | None,
     overlay: str | None,
 ) -> None:
@@ -64,13 +101,20 @@ def caption(
     `NAME_after.*`. For a pair without readable images, the error is printed on standard error (with
     --json also a record in its place), and the exit code is 1.
 
+    --tile captions large rasters, of which it reads one tile at a time: a GeoTIFF after is
+    reprojected to the pixels of that before. A run with --geojson that was ended goes on where it
+    was. Needs the extra [geo].
+
     \b
     Examples:
       cc-train caption before.png after.png
       cc-train caption out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar' --limit 3
       cc-train caption out/pairs/chain before.png after.png --mask mask.png --overlay seen.jpg
+      cc-train caption out/mine/captioner 2024.tif 2026.tif --bands 4,3,2 --scale percentile
+      cc-train caption out/mine/captioner 2024.tif 2026.tif --tile 256 --geojson changes.geojson
     """
     from cc_train import loading
+    from cc_train.data import image_pairs
     from cc_train.data.pair_lists import read_pairs
     from cc_train.pretrained import Captioner
     from cc_train.report import overlays
@@ -80,9 +124,16 @@ def caption(
     if images is None and (mask is not None or overlay is not None):
         raise UserError("--mask and --overlay are of one pair", "Give BEFORE and AFTER")
     overlays.check_names(mask, overlay)
+    if tile is None and (overlap is not None or geojson is not None):
+        raise UserError("--overlap and --geojson without --tile", "Give --tile too")
+    if tile is not None and (shards or pairs is not None):
+        raise UserError("--tile is of one pair", "Give BEFORE and AFTER")
+    values = image_pairs.values_of(bands, scale)
     if shards:
         if images or pairs is not None:
             raise UserError("--shards and other pairs are both given", "Give one of them")
+        if values != image_pairs.values_of(None, "dtype"):
+            raise UserError("--bands and --scale are of images", "Leave them out with --shards")
         _caption_samples(loading.load(run, pick_device(device)), shards, limit, beams, as_json)
         return
     if limit is not None:
@@ -91,18 +142,92 @@ def caption(
         if images:
             raise UserError("images and --pairs are both given", "Give one of them")
         listed = list(read_pairs(Path(pairs)))
-        _caption_listed(Captioner.from_pretrained(run, device=device), listed, beams, as_json)
+        captioner = Captioner.from_pretrained(run, device=device)
+        _caption_listed(captioner, listed, values, beams, as_json)
         return
     if images is None:
         raise UserError("no images given", "Give BEFORE and AFTER, or --pairs")
-    one = Captioner.from_pretrained(run, device=device)(*images, beams=beams)
+    if tile is not None:
+        if mask is not None or overlay is not None:
+            raise UserError("--mask and --overlay are of one image", "Leave them out with --tile")
+        cut = (tile, tile // 8 if overlap is None else overlap)
+        _caption_scene(run, device, images, values, cut, geojson, beams, as_json)
+        return
+    captioner = Captioner.from_pretrained(run, device=device)
+    one = captioner(*images, beams=beams, **dict(values))
     if mask is not None or overlay is not None:
-        overlays.write(one, images, mask, overlay)
+        overlays.write(one, images, mask, overlay, values)
     echo(_line(*images, one, as_json, many=False))
 
 
+def _caption_scene(
+    run: str,
+    device: str,
+    rasters: tuple[str, str],
+    values: ImageValues,
+    cut: tuple[int, int],
+    geojson: str | None,
+    beams: int,
+    as_json: bool,
+) -> None:
+    """Prints the changed tiles of two large rasters, or writes them as GeoJSON.
+
+    Args:
+        cut: The side of a tile and the overlap of neighbours, in px.
+    """
+    from cc_prep import extras
+    from cc_prep.errors import RejectedPair
+    from cc_prep.media.scenes import Scene, tiles
+    from cc_prep.progress import progress_bar
+    from cc_prep.storage import outputs
+    from cc_train import scene_captions
+    from cc_train.pretrained import Captioner
+
+    extras.require("rasterio", "--tile", "geo")
+    side, overlap = cut
+    if overlap > side // 2:
+        raise UserError(f"--overlap {overlap} of --tile {side}", "Give at most half of the tile")
+    if geojson is not None:
+        outputs.check_file(geojson, "--geojson")
+    try:
+        scene = Scene(*rasters, values)
+    except RejectedPair as error:
+        raise UserError(error.detail, error.remedy) from None
+    captioner = Captioner.from_pretrained(run, device=device)
+    if geojson is not None:
+        with progress_bar("tiles") as progress:
+            changed, of = scene_captions.write_geojson(
+                captioner, scene, geojson, side=side, overlap=overlap, beams=beams, row=_row,
+                progress=progress,
+            )  # fmt: skip
+        echo(f"{geojson}: {changed:,} of {of:,} tiles changed")
+        return
+    parts = tiles(scene.grid.width, scene.grid.height, side, overlap)
+    for found in scene_captions.captions_of(captioner, scene, parts, beams):
+        for one in found:
+            box = list(one.tile.box)
+            if as_json:
+                polygons = {} if one.mask is None else {"polygons": one.polygons}
+                row = {"box": box, **_row(one.caption), **polygons}
+                echo(json.dumps(row, ensure_ascii=False))
+            else:
+                echo(f"{','.join(map(str, box))}\t{_text(one.caption)}")
+
+
+def _numbers(text: str | None, kind: type[int | float]) -> tuple[int | float, ...] | None:
+    """Numbers with commas between them, of an option."""
+    try:
+        return None if text is None else tuple(map(kind, text.strip("[]").split(",")))
+    except ValueError:
+        raise click.BadParameter(f"{text!r} are no numbers with commas between them") from None
+
+
 def _caption_listed(
-    captioner: Captioner, listed: Sequence[tuple[str, str]], beams: int, as_json: bool
+    captioner: Captioner,
+    listed: Sequence[tuple[str, str]],
+    values: ImageValues,
+    beams: int,
+    as_json: bool,
 ) -> None:
     """Prints a sentence for each pair of a list. A pair without readable images has its error on
     standard error, and with `as_json` a record too; raises JobFailed for such pairs at the end.
@@ -113,7 +238,7 @@ def _caption_listed(
     failed = 0
     for first in range(0, len(listed), BATCH):
         part = listed[first : first + BATCH]
-        outcomes = captioner.caption_each(part, beams=beams)
+        outcomes = captioner.caption_each(part, beams=beams, **dict(values))
         for number, (pair, one) in enumerate(zip(part, outcomes, strict=True), first + 1):
             if isinstance(one, Caption):
                 echo(_line(*pair, one, as_json, many=True))

@@ -9,12 +9,19 @@ from typing import Any, TypeAlias
 import numpy as np
 import PIL.Image
 
+from cc_prep import settings
 from cc_prep.errors import Reason, RejectedPair, UserError
+from cc_prep.manifest import ImageValues
 from cc_prep.media import images, video
+from cc_prep.media.deep import AS_STORED, Values
 from cc_prep.redaction import without_credentials
 
 Image: TypeAlias = "str | os.PathLike[str] | np.ndarray | PIL.Image.Image"
-"""A path or URL, `video.mp4#frame=12`, uint8 [H, W, 3] RGB or [H, W] grey, or a PIL image."""
+"""A path or URL, `video.mp4#frame=12`, an array [H, W, 3] RGB, [H, W] grey or [H, W, bands], or a
+PIL image."""
+
+Scale: TypeAlias = "str | tuple[float, float]"
+"""What is black and white, as `image.scale` of a manifest."""
 
 REMEDIES = {
     Reason.MISSING_IMAGE: "Check the path",
@@ -25,33 +32,49 @@ REMEDIES = {
 # What is no image: a file that cannot be opened, one that is no image, an array or PIL image.
 NOT_OPENED = "Check the path"
 NO_IMAGE = "Save it again, as PNG or JPEG"
-NO_ARRAY = "Give uint8, 0 to 255, [H, W, 3] RGB or [H, W] grey"
+NO_ARRAY = "Give numbers [H, W, 3] RGB, [H, W] grey or [H, W, bands], such as uint8, 0 to 255"
 
 
-def stack(pairs: Sequence[tuple[Image, Image]], size: tuple[int, int]) -> np.ndarray:
+def values_of(bands: Sequence[int] | None, scale: Scale) -> ImageValues:
+    """How images are read, as `image` of a manifest. Raises UserError."""
+    given = {"bands": bands if bands is None else tuple(bands), "scale": scale}
+    return settings.build(ImageValues, given, "bands and scale", "docs/rasters.md")
+
+
+def stack(
+    pairs: Sequence[tuple[Image, Image]],
+    size: tuple[int, int],
+    values: ImageValues = AS_STORED,
+) -> np.ndarray:
     """Pairs as one batch, uint8 [B, 2, H, W, 3] RGB.
 
     They are resized as in the preparation, see `images.resize`.
 
     Args:
         size: Height and width in px.
+        values: Which bands are read, and what is black and white, for both images of a pair alike.
 
     Raises:
         UserError: For anything that is no image, and for a pair whose images differ in size.
     """
-    return np.stack([_pair(before, after, size) for before, after in pairs])
+    return np.stack([_pair(before, after, size, values) for before, after in pairs])
 
 
-def in_own_size(before: Image, after: Image) -> np.ndarray:
+def in_own_size(before: Image, after: Image, values: ImageValues = AS_STORED) -> np.ndarray:
     """Both images as they are, uint8 [2, H, W, 3] RGB. Raises UserError, see `stack`."""
     sides = [(_name(image, side), image) for image, side in ((before, "before"), (after, "after"))]
-    pixels = [_pixels(image, name) for name, image in sides]
-    require_one_size(pixels, (sides[0][0], sides[1][0]))
+    names = (sides[0][0], sides[1][0])
+    stored = [_stored(image, name, values) for name, image in sides]
+    try:
+        pixels = images.to_rgb(stored, values)
+    except RejectedPair as error:
+        raise _user_error(error, next((n for n in names if n in error.detail), ""), "") from None
+    require_one_size(pixels, names)
     return np.stack(pixels)
 
 
-def _pair(before: Image, after: Image, size: tuple[int, int]) -> np.ndarray:
-    pixels = in_own_size(before, after)
+def _pair(before: Image, after: Image, size: tuple[int, int], values: ImageValues) -> np.ndarray:
+    pixels = in_own_size(before, after, values)
     return np.stack([images.resize(image, size) for image in pixels])
 
 
@@ -69,8 +92,8 @@ def _name(image: Image, side: str) -> str:
     return os.fspath(image) if isinstance(image, str | os.PathLike) else f"the image {side}"
 
 
-def _pixels(image: Any, name: str) -> np.ndarray:
-    """An image in its own size, uint8 [H, W, 3] RGB."""
+def _stored(image: Any, name: str, values: ImageValues) -> np.ndarray | Values:
+    """An image in its own size, uint8 [H, W, 3] RGB, or values of other types and bands."""
     remedy = NO_ARRAY
     try:
         if isinstance(image, str | os.PathLike):
@@ -78,19 +101,24 @@ def _pixels(image: Any, name: str) -> np.ndarray:
             if name.lower().endswith(video.ENDINGS):
                 raise UserError(f"{name}: is a video", f"Name a frame of it: {name}#frame=0")
             if images.is_frame(name):
-                return images.read(name)
+                return images.load(name)
             data = images.read_encoded(name)
             remedy = NO_IMAGE
-            return images.decode(data, name)
+            return images.stored(data, name, values)
         if isinstance(image, PIL.Image.Image):
-            return images.from_pillow(image, name)
-        return images.from_array(image, name)
+            return images.from_pillow(image, name, values)
+        return images.from_array(image, name, values)
     except RejectedPair as error:
-        reason = error.reason.value
-        name = without_credentials(name)  # as the error has it
-        detail = error.detail.removeprefix(name).removeprefix(": ")
-        what = f"{name}: {reason} ({detail})" if detail else f"{name}: {reason}"
-        raise UserError(what, error.remedy or REMEDIES.get(error.reason, remedy)) from None
+        raise _user_error(error, name, remedy) from None
+
+
+def _user_error(error: RejectedPair, name: str, remedy: str) -> UserError:
+    """The reason why an image is not read, in the words of a call."""
+    reason = error.reason.value
+    name = without_credentials(name)  # as the error has it
+    detail = error.detail.removeprefix(name).removeprefix(": ")
+    what = f"{name}: {reason} ({detail})" if detail else f"{name}: {reason}"
+    return UserError(what, error.remedy or REMEDIES.get(error.reason, remedy))
 
 
 def _size(image: np.ndarray) -> str:

@@ -11,7 +11,9 @@ import numpy as np
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import TrainingSample
+from cc_prep.manifest import ImageValues
 from cc_prep.media import images
+from cc_prep.media.deep import AS_STORED
 from cc_prep.media.masks import fitted
 from cc_prep.storage import outputs
 from cc_train.captioner import Caption
@@ -41,13 +43,18 @@ def check_names(mask: str | None, overlay: str | None) -> None:
 
 
 def write(
-    caption: Caption, pair: tuple[Image, Image], mask: str | None, overlay: str | None
+    caption: Caption,
+    pair: tuple[Image, Image],
+    mask: str | None,
+    overlay: str | None,
+    values: ImageValues = AS_STORED,
 ) -> None:
     """Writes the mask of a caption, and a picture of it over both images.
 
     Args:
         mask: A PNG of class ids in the images' own size.
         overlay: Before and after side by side.
+        values: How the images are read.
 
     Raises:
         UserError: For a captioner without masks.
@@ -57,7 +64,7 @@ def write(
             "this captioner predicts no masks",
             "Give chain-mini or a run of cc-train chain, or leave --mask and --overlay out",
         )
-    before_after = image_pairs.in_own_size(*pair)
+    before_after = image_pairs.in_own_size(*pair, values)
     in_size = fitted(caption.mask, *before_after.shape[1:3])
     if mask is not None:
         storage.write_bytes(mask, images.encode_image(in_size, "png", 0))

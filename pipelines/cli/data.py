@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from cc_prep.errors import JobFailed, UserError
+from cc_prep.progress import progress_bar
 from cc_prep.terminal import echo
 from cc_prep.words import counted
 from pipelines.cli.options import dataset_options, json_option, splits_option
-from pipelines.cli.printing import print_tree, progress_bar
+from pipelines.cli.printing import print_tree
 
 MAX_LISTED = 10  # files that cannot be used
 EXCLUDED = ("contradiction", "near duplicate")  # why pairs are listed unless --reason says it

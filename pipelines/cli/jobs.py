@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cc_prep.errors import JobFailed
+from cc_prep.progress import progress_bar
 from cc_prep.terminal import echo
 from cc_prep.words import counted
 from pipelines.cli.options import dataset_options, job_options, job_options_without_networks
-from pipelines.cli.printing import damage_is_a_user_error, print_tree, progress_bar
+from pipelines.cli.printing import damage_is_a_user_error, print_tree
 
 if TYPE_CHECKING:
     from pipelines.job import Summary

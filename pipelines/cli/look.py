@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cc_prep.errors import JobFailed, UserError
+from cc_prep.progress import progress_bar
 from cc_prep.terminal import echo
 from cc_prep.words import counted
 from pipelines.cli.options import json_option
-from pipelines.cli.printing import damage_is_a_user_error, print_tree, progress_bar
+from pipelines.cli.printing import damage_is_a_user_error, print_tree
 
 if TYPE_CHECKING:
     from pipelines.state.journal import Done

@@ -1,4 +1,4 @@
-"""Output of the commands, and their progress bar."""
+"""Output of the commands."""
 
 from __future__ import annotations
 
@@ -7,21 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cc_prep.errors import UserError
-from cc_prep.progress import Progress
 from cc_prep.terminal import echo
-
-
-@contextmanager
-def progress_bar(description: str) -> Iterator[Progress]:
-    """A callback (done, total) that moves a bar on a terminal, and is silent elsewhere."""
-    from rich.progress import Progress
-
-    from cc_prep.console import on_stderr
-
-    console = on_stderr()
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(description, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 @contextmanager

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from cc_prep.errors import JobFailed, UserError
+from cc_prep.progress import progress_bar
 from cc_prep.terminal import echo
 from pipelines.cli.options import dataset_options
-from pipelines.cli.printing import print_tree, progress_bar
+from pipelines.cli.printing import print_tree
 
 if TYPE_CHECKING:
     from cc_prep.manifest import Manifest

@@ -224,8 +224,8 @@ def note_changed(manifest: Manifest, folder: str, splits: Sequence[str], console
     """Prints a note on pairs of the data that changed since `folder` was made.
 
     It is skipped if the data has moved, since it may be other data, and if listing it would take
-    long: for more than MAX_COMPARED pairs, for an object store, and for videos, each of which has
-    to be opened.
+    long: for more than MAX_COMPARED pairs, for an object store, and for videos and rasters, each of
+    which has to be opened.
     """
     record = provenance.read(folder) or {}
     recorded = recorded_in(record)
@@ -233,7 +233,7 @@ def note_changed(manifest: Manifest, folder: str, splits: Sequence[str], console
         return
     if sum(recorded.get("pairs", {}).get(split, 0) for split in splits) > MAX_COMPARED:
         return
-    if storage.is_remote(manifest.root) or manifest.layout == "video":
+    if storage.is_remote(manifest.root) or manifest.layout in ("video", "rasters"):
         return
     try:
         shards = plan(manifest, splits)

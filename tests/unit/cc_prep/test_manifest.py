@@ -164,7 +164,9 @@ def test_readme_lists_every_key_with_its_default() -> None:
     text = (ROOT / "manifests" / "README.md").read_text()
     sections = {
         "": manifest.Manifest,
+        "image.": manifest.ImageValues,
         "video.": manifest.Video,
+        "rasters.": manifest.Rasters,
         "captions.": manifest.Captions,
         "table.": manifest.Table,
         "levir.": manifest.Levir,

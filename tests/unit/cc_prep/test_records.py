@@ -17,6 +17,7 @@ from cc_prep.formats.tar import write_shard
 from cc_prep.records import (
     CHANGE,
     DIGEST_FIELDS,
+    DIGEST_IF_THERE,
     MAX_EXTENSION_LENGTH,
     MAX_NAME_BYTES,
     NO_CHANGE,
@@ -106,7 +107,8 @@ def test_survives_json(id: str, captions: list[str], truth: list[tuple[float, st
 
 def test_every_field_is_in_the_digest() -> None:
     """Keeps away: a data set that changed between two runs, and nobody noticed."""
-    assert set(DIGEST_FIELDS) == {field.name for field in fields(ImagePair)}
+    covered = {*DIGEST_FIELDS, *DIGEST_IF_THERE}
+    assert covered == {field.name for field in fields(ImagePair)}
     one = pair("1")
     others = {
         "dataset": "x", "split": "x", "id": "x", "kind": "x", "before": "x", "after": "x",
@@ -114,8 +116,9 @@ def test_every_field_is_in_the_digest() -> None:
         "mask_after": "x", "mask_values": (((9,), 1),), "mask_classes": ("x",),
         "land_cover": True,
         "truth": ((0.5, "x"),), "image_id": "x", "facts": Facts("none"),
+        "georeference": {"crs": "x"},
     }  # fmt: skip
-    assert others.keys() == set(DIGEST_FIELDS)
+    assert others.keys() == covered
     digests = {replace(one, **{name: value}).digest() for name, value in others.items()}
     assert len(digests | {one.digest()}) == len(others) + 1
 

@@ -88,11 +88,12 @@ GREY = np.zeros((32, 32), np.uint8)
     [
         ((GREY, np.zeros((32, 40), np.uint8)), "before is 32×32 px and the image after 40×32 px"),
         (
-            (GREY.astype(np.float32), GREY),
-            r"^the image before: unreadable image \(float32 \[32, 32\], "
-            r"not uint8 .*\)\. Give uint8, 0 to 255",
+            (GREY.astype(np.complex64), GREY),
+            r"^the image before: unreadable image \(complex64 \[32, 32\], "
+            r"not numbers .*\)\. Give numbers",
         ),
-        ((np.zeros((3, 32, 32), np.uint8), GREY), r"uint8 \[3, 32, 32\], not uint8 \[H, W, 3\]"),
+        ((np.zeros((3, 32, 32), np.uint8), GREY), r"uint8 \[3, 32, 32\], not numbers \[H, W, ba"),
+        ((np.arange(1024, dtype=np.uint16).reshape(32, 32), GREY), r"^the image before: .*--scale"),
         ((GREY[:8], GREY[:8]), r"too small \(32×8, at least 16 a side\)\. Give a larger image"),
         ((GREY, "nowhere.png"), r"^nowhere.png: missing image\. Check the path$"),
         ((GREY, __file__), r"^[^ ]*: unreadable image \(no image in PNG.*\)\. Save it again"),

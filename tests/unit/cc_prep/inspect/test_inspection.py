@@ -94,15 +94,17 @@ def test_notes_name_a_pair_as_its_user_did(tmp_path: Path) -> None:
 
 
 def test_images_that_are_as_good_as_black_are_noted(tmp_path: Path) -> None:
-    """Keeps away: 12 bits in a file of 16, of which a captioner sees nothing."""
-    for name, top in (("dark", 4095), ("bright", 65535)):
+    """Keeps away: images of which a captioner sees nothing, without a word."""
+    tops = {"dark": (16, np.uint8), "bright": (255, np.uint8), "deep": (4095, np.uint16)}
+    for name, (top, dtype) in tops.items():
         for side in ("before", "after"):
             (tmp_path / side).mkdir(exist_ok=True)
-            ramp = np.linspace(0, top, 32 * 32).reshape(32, 32).astype(np.uint16)
+            ramp = np.linspace(0, top, 32 * 32).reshape(32, 32).astype(dtype)
             Image.fromarray(ramp).save(tmp_path / side / f"{name}.png")
-    notes = inspect(own(tmp_path), ["train"]).notes
-    [line] = [note for note in notes if "black" in note]
-    assert line.startswith("2 images are nearly black: after/dark.png, before/dark.png. Scale")
+    found = inspect(own(tmp_path), ["train"])
+    [line] = [note for note in found.notes if "black" in note]
+    assert found.rejected == ["deep (train)"]
+    assert line.startswith("2 images are nearly black: after/dark.png, before/dark.png. Where")
 
 
 def test_ids_of_a_split_file_that_no_pair_has_are_noted(tmp_path: Path) -> None:

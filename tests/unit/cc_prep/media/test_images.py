@@ -62,9 +62,7 @@ def test_floats_that_are_no_numbers() -> None:
     """Keeps away: a black image where one pixel is NaN."""
     pixels = np.full((20, 30), 0.5, np.float32)
     pixels[3, 4] = np.nan
-    with pytest.raises(
-        RejectedPair, match=r"x: cannot be decoded \(a pixel that is no finite number"
-    ):
+    with pytest.raises(RejectedPair, match="x: a pixel that is no finite number"):
         images.decode(saved(Image.fromarray(pixels), "TIFF"), "x")
 
 
@@ -289,19 +287,9 @@ def tiff(values: np.ndarray, **options: Any) -> bytes:
 NO_IMAGES = {
     "four bands": (
         tiff(np.zeros((32, 32, 4), np.uint8), photometric="minisblack", planarconfig="contig"),
-        "a TIFF with 4 bands of 8-bit whole numbers, which is not read. Save three bands",
+        "has 4 bands. Name those of red, green and blue",
     ),
-    "eight bands, BigTIFF": (
-        tiff(
-            np.zeros((32, 32, 8), np.uint16), photometric="minisblack", planarconfig="contig",
-            bigtiff=True,
-        ),
-        "a TIFF with 8 bands of 16-bit whole numbers",
-    ),
-    "floats": (
-        tiff(np.zeros((32, 32, 3), np.float32), photometric="rgb"),
-        "a TIFF with 3 bands of 32-bit floats",
-    ),
+    "complex": (tiff(np.zeros((32, 32), np.complex64)), "values of the type complex64"),
     "cut TIFF": (
         tiff(np.zeros((32, 32), np.float64))[:100], "a TIFF that is damaged or cut off. Fetch"
     ),

@@ -229,6 +229,9 @@ def test_frames_of_a_shard_are_expected_in_their_order(
         method.prefetch([pair("a", "b"), video])
         assert expected == [f"{root}/v.mp4#frame={number}" for number in (8, 0, *truth)]
     read: list[tuple[str, int | None]] = []
-    monkeypatch.setattr(plain.video_frames, "read", lambda path, size: read.append((path, size)))
-    plain._image("v.mp4#frame=8")
+    frame = np.zeros((8, 8, 3), np.uint8)
+    monkeypatch.setattr(
+        plain.video_frames, "read", lambda path, size: [frame, read.append((path, size))][0]
+    )
+    plain._images(["v.mp4#frame=8"])
     assert read == [(f"{root}/v.mp4#frame=8", plain.manifest.image_size)]
