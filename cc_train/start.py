@@ -15,6 +15,8 @@ from cc_train.training.loop import fit
 from cc_train.training.settings import Loop, compute_dtype, pick_device
 from cc_train.training.task import Request
 
+FEW_ITEMS = (2, 4)  # of the micro-batches of an estimate
+
 
 def train(system: str, settings: Any, request: Request) -> dict[str, float]:
     """Trains a system; the last validation's metrics. Raises UserError and JobFailed.
@@ -64,6 +66,30 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
             ranks=ranks,
             device=device,
         )
+
+
+def estimate(system: str, settings: Any, request: Request) -> str:
+    """The cost of a training on these shards, as text. Raises UserError and JobFailed.
+
+    Args:
+        settings: The system's `Settings`.
+    """
+    from cc_train.training import cost  # torch's counter imports its compiler
+
+    loop: Loop = settings.loop
+    if loop.threads:
+        torch.set_num_threads(loop.threads)
+    loop, counts = loop.split_over(1), list[cost.Count]()
+    for items in FEW_ITEMS:
+        few = {"batch_size": items, "grad_accum_steps": 1, "global_batch_size": items}
+        tried = settings.model_copy(update={"loop": loop.model_copy(update=few)})
+        torch.manual_seed(loop.seed)
+        task = systems.recipe(system).prepare(tried, replace(request, device="cpu"))
+        counts.append(cost.count(task.objective, task.source(0), items))
+        if task.objective.over == "sum":
+            break
+    loop = loop.with_resolved_epochs(task.items, 1)
+    return cost.table(counts, task.objective, loop, task.items)
 
 
 def small_parts(asked: Loop, loop: Loop, world: int) -> str:

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from cc_prep.devices import is_out_of_memory
 
@@ -38,7 +39,8 @@ def image_by_image(
 
     On a CPU as many images at once as torch has threads. So an image's result depends on nothing
     but the image, and its tensors fit a processor's caches better than a batch's. Callers may be in
-    autocast. torch.compile, which cannot follow threads, gets one image after the other.
+    autocast. torch.compile and modes that count operations cannot follow threads: they get one
+    image after the other.
 
     Args:
         enlarged: How many times longer a side becomes in the network.
@@ -47,7 +49,7 @@ def image_by_image(
         with torch.no_grad():
             return _in_chunks(network, images, enlarged)
     parts = images.split(1)
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
         with torch.no_grad():
             return torch.cat([network(image) for image in parts])
     autocast = torch.is_autocast_enabled("cpu")

@@ -66,14 +66,13 @@ SETTINGS = click.Option(
 DRY_RUN = click.Option(
     ["--dry-run"],
     is_flag=True,
-    help="Print how much memory the training would take, and stop.",
+    help="Print the steps, FLOPs, memory and hours of the training, and stop.",
 )
 
 
 def command(system: System) -> click.Command:
     """The command that trains a system."""
-    options = [*OPTIONS, *([VALID] if system.valid else []), SETTINGS]
-    options += [DRY_RUN] if system.dry_run else []
+    options = [*OPTIONS, *([VALID] if system.valid else []), SETTINGS, DRY_RUN]
     return click.Command(
         system.name,
         params=options,
@@ -96,7 +95,7 @@ def train(
     valid: tuple[str, ...] = (),
     dry_run: bool = False,
 ) -> None:
-    """Trains a system and prints the last validation, or prints its settings or the memory.
+    """Trains a system and prints the last validation, or prints its settings or its cost.
 
     Raises:
         UserError: Settings, shards or folder are wrong.
@@ -108,10 +107,14 @@ def train(
     from cc_train import configs, start
     from cc_train.training.task import Request
 
-    if not (show_settings or dry_run):
-        for name, given in (("--shards", shards), ("--out", run)):
-            if not given:
-                raise click.MissingParameter(param_hint=f"'{name}'", param_type="option")
+    needs_shards = not (show_settings or (dry_run and system.dry_run))
+    for name, given, needed in (
+        ("--shards", shards, needs_shards),
+        ("--out", run, needs_shards and not dry_run),
+    ):
+        if needed and not given:
+            raise click.MissingParameter(param_hint=f"'{name}'", param_type="option")
+    if needs_shards and not dry_run:
         outputs.check_folder(str(run))
     console = on_stderr()
     if steps is not None:
@@ -122,11 +125,15 @@ def train(
         echo(f"# Edit this file, and give it to `cc-train {system.name} --config`.\n")
         echo(settings_files.commented(settings).rstrip("\n"))
         return
-    if dry_run:
+    if dry_run and system.dry_run:
         echo(systems.dry_run(system.name, settings).rstrip("\n"))
         return
     start_from = None if init is None else _start(init)
-    request = Request(shards, valid, Path(str(run)), start_from, resume, console, init_name=init)
+    out = Path(run or "dry-run")
+    request = Request(shards, valid, out, start_from, resume, console, init_name=init)
+    if dry_run:
+        echo(start.estimate(system.name, settings, request))
+        return
     figures = start.train(system.name, settings, request)
     if not console.quiet:  # another rank says it
         echo(f"{run}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
