@@ -116,9 +116,10 @@ def one_ray(gpus: int = 0) -> Iterator[None]:
     """
     import ray
 
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(ROOT)
-    try:
+    from cc_prep.devices import ONE_ARENA
+
+    # As `engine.start` has it, but for the folder of the tests.
+    with mock.patch.dict(os.environ, {**ONE_ARENA, "PYTHONPATH": str(ROOT)}):
         ray.init(
             address="local",
             num_cpus=2,
@@ -128,13 +129,10 @@ def one_ray(gpus: int = 0) -> Iterator[None]:
             logging_level="ERROR",
             object_store_memory=128 * 2**20,
         )
-        yield
-    finally:
-        ray.shutdown()
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+        try:
+            yield
+        finally:
+            ray.shutdown()
 
 
 def outside_make() -> dict[str, str]:

@@ -8,7 +8,7 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -107,13 +107,6 @@ def cc_prep() -> Command:
         )
 
     return run
-
-
-@pytest.fixture(scope="module")
-def prep() -> Iterator[Command]:
-    """`cc-prep` in this process, all of a module's jobs on one Ray: for what tests set out from."""
-    with commands.one_ray():
-        yield commands.cc_prep
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cc_prep.devices import keep_freed_memory
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.records import FrameScores, ImagePair
 from cc_prep.steps.base import MakeStep, Members
@@ -154,6 +156,22 @@ class StepOnGpu(NumberStep):
         if self.breaks and self.worked.exists():
             Path(self.folder, f"failed-in-{os.getpid()}").touch()
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+class CountsPageFaults:
+    """Allocates and frees 64 MB ten times; a row tells how many pages were new."""
+
+    def __init__(self) -> None:
+        keep_freed_memory()
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        import torch  # which no other worker needs
+
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for _ in range(10):
+            torch.ones(2**24)  # 16,384 pages; numpy would ask for huge ones
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+        return {"faults": np.array([faults])}
 
 
 def frame_scores(captions: int, frames: int = 5) -> FrameScores:

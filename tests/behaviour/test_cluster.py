@@ -23,6 +23,7 @@ from tests import job_factory
 from tests.conftest import BIN, ROOT
 
 TRIES = 5
+STARTED = "Ray runtime started"  # what Ray says once a node is there
 PATIENCE = 300.0  # a slow machine is no fault
 
 
@@ -44,7 +45,10 @@ class Cluster:
             time.sleep(0.2)
 
     def start(self, *arguments: str, hidden: Path | None = None) -> subprocess.Popen:
-        """hidden: a folder in whose place the process sees an empty disk of its own."""
+        """A process of Ray's.
+
+        hidden: a folder in whose place the process sees an empty disk of its own.
+        """
         command = [str(BIN / "ray"), "start", "--block", "--disable-usage-stats", *arguments]
         command += ["--object-store-memory", "80000000"]
         if hidden is not None:
@@ -58,15 +62,22 @@ class Cluster:
         self.processes.append(process)
         return process
 
-    def add_node(self, gpus: int, hidden: Path | None = None) -> subprocess.Popen:
-        """A node, once the cluster has so many GPUs with it."""
+    def add_nodes(self, count: int, gpus: int, hidden: Path | None = None) -> subprocess.Popen:
+        """The last of so many nodes, once the cluster has so many GPUs with them."""
+        enough = self.log.read_text().count(STARTED) + count
+        nodes: list[subprocess.Popen] = []
         for _ in range(TRIES):  # Ray gives a node up after 30 s, too few on a busy machine
-            process = self.start(f"--address={self.address}", "--num-cpus=2", "--num-gpus=1",
-                                 hidden=hidden)  # fmt: skip
-            while process.poll() is None:
-                if free_gpus() == gpus:
-                    return process
-                time.sleep(1)
+            nodes = [node for node in nodes if node.poll() is None]
+            while len(nodes) < count:
+                nodes.append(
+                    self.start(f"--address={self.address}", "--num-cpus=2", "--num-gpus=1",
+                               hidden=hidden)
+                )  # fmt: skip
+            while all(node.poll() is None for node in nodes):
+                # To ask for the GPUs is to join as a driver, which costs a second of a processor.
+                if self.log.read_text().count(STARTED) >= enough and free_gpus() == gpus:
+                    return nodes[-1]
+                time.sleep(0.2)
         raise AssertionError(f"no node came up:\n{self.end_of_log()}")
 
     def end_of_log(self) -> str:
@@ -133,17 +144,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def test_gpu_workers_on_two_nodes_and_one_node_lost(tmp_path: Path, cluster: Cluster) -> None:
-    """A node is killed in the middle; the job ends on the other one, with the same bytes."""
-    cluster.add_node(gpus=1)
-    lost = cluster.add_node(gpus=2)
+    """The job ends on the other one, with the same bytes, its workers with half a GPU each."""
+    lost = cluster.add_nodes(2, gpus=2)
     summary = job.run(spec(tmp_path, "whole"), job.Options(workers=3), messages())
     assert summary is not None, "a third worker may come with a node that the cluster starts"
     assert (summary.samples, summary.rejected) == (40, 0)
     assert (tmp_path / "made-for-cuda").exists(), "GPUs are taken where there are some"
-    shared = job.Options(workers=3, gpus_per_worker=0.5)
-    halves = job.run(spec(tmp_path, "halves"), shared, messages())
-    assert halves is not None
-    assert halves.samples == 40, "three workers on two GPUs, half a GPU each"
 
     lossy = spec(tmp_path, "lossy", seconds=0.3)
     kill = subprocess.Popen(
@@ -151,7 +157,8 @@ def test_gpu_workers_on_two_nodes_and_one_node_lost(tmp_path: Path, cluster: Clu
          lossy.folder, str(lost.pid)]
     )  # fmt: skip
     try:
-        summary = job.run(lossy, job.Options(), messages())
+        halves = job.Options(workers=3, gpus_per_worker=0.5)
+        summary = job.run(lossy, halves, messages())
         kill.wait()
     finally:
         kill.kill()
@@ -173,8 +180,8 @@ def test_a_node_that_does_not_share_the_output_folder(tmp_path: Path, cluster: C
     apart.mkdir()
     there = max(free_gpus(), 0)
     if not there:
-        cluster.add_node(gpus=1)
-    cluster.add_node(gpus=max(there, 1) + 1, hidden=apart)
+        cluster.add_nodes(1, gpus=1)
+    cluster.add_nodes(1, gpus=max(there, 1) + 1, hidden=apart)
     with pytest.raises(job.UserError, match=r"does not see .*apart/out as the driver does"):
         job.run(spec(tmp_path, "apart/out", seconds=0.4), job.Options(), messages())
     whole = {path.name for path in (apart / "out").glob("*.tar")}

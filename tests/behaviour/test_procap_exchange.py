@@ -14,7 +14,10 @@ from cc_prep.formats import scores, sequences, training_shards
 from tests import weight_factory
 from tests.conftest import Command
 
-OPTIONS = ("--set", "image_size=64", "--set", "interpolate.depth=2", "--workers", 1)
+OPTIONS = (
+    "--set", "image_size=64", "--set", "interpolate.method=crossfade",
+    "--set", "interpolate.depth=2", "--workers", 1,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

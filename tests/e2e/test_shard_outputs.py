@@ -23,6 +23,7 @@ def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: Com
     folder = tmp_path_factory.mktemp("shards")
     options = [p for o in weight_factory.settings(folder) for p in ("--set", o)]
     options += ["--root", str(synth_root), "--set", "image_size=64", "--set", "interpolate.depth=2"]
+    options += ["--set", "interpolate.method=crossfade"]
     for step in ("interpolate", "score-frames", "build"):
         done = prepare(step, "synth", "--out", folder / "out", *options)
         assert done.returncode == 0, done.stderr

@@ -164,7 +164,7 @@ def test_scores_of_an_exported_captioner_name_its_weights(
     assert cc_train("export", out, tmp_path / "again", "--license", "mit").returncode == 0
     path.write_text(json.dumps({**scores, "weights": "0" * 64}))
     done = cc_train("export", out, tmp_path / "other", "--license", "mit")
-    assert (done.returncode, "scores of other weights of step 0" in done.stderr) == (2, True)
+    assert (done.returncode, "other weights" in done.stderr) == (2, True)
 
 
 def test_an_exported_captioner_keeps_its_evaluation(tmp_path: Path, run: Path, shards: str) -> None:
@@ -198,7 +198,7 @@ def test_an_exported_captioner_keeps_its_evaluation(tmp_path: Path, run: Path, s
     path = second / "evaluation/scores.json"
     path.write_text(json.dumps({**json.loads(scores), "weights": "0" * 64}))
     done = cc_train("export", second, tmp_path / "other")
-    assert (done.returncode, "scores of other weights of step 0" in done.stderr) == (2, True)
+    assert (done.returncode, "other weights" in done.stderr) == (2, True)
 
 
 def test_scores_of_a_training_are_of_weights_that_were_not_rounded(

@@ -45,6 +45,8 @@ def quiet(store: bad_store.Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     monkeypatch.setattr(object_store, "FIRST_PAUSE", 0.05)
     monkeypatch.setattr(object_store, "_silent", set())
     monkeypatch.setattr(object_store, "MAX_PAUSE", 0.2)  # of a random part, too
+    # The pauses of the store's client, of a random part of 1 s, 2 s, 4 s …
+    monkeypatch.setattr("botocore.retryhandler.random", SimpleNamespace(random=lambda: 0.01))
     yield
     store.fail(0)
     s3fs.S3FileSystem.clear_instance_cache()  # of clients with a test's time limits
@@ -67,6 +69,16 @@ def local(tmp_path_factory: pytest.TempPathFactory, synth_root: Path) -> Path:
     done = prepare("interpolate", "synth", "--root", synth_root, "--out", out, *JOB)
     assert done.returncode == 0, done.stderr
     return out / "sequences"
+
+
+@pytest.fixture(scope="module")
+def far_root(store: bad_store.Store, synth_root: Path) -> str:
+    """The data set in the store."""
+    root = "s3://bucket/data"
+    for file in synth_root.rglob("*.*"):
+        if file.is_file():
+            storage.write_bytes(f"{root}/{file.relative_to(synth_root)}", file.read_bytes())
+    return root
 
 
 @pytest.mark.parametrize("fault", bad_store.FAULTS)
@@ -124,7 +136,6 @@ def test_a_silent_store_is_given_up_after_five_minutes(
     """
     wait = s3fs.S3FileSystem.read_timeout
     monkeypatch.setattr(s3fs.S3FileSystem, "read_timeout", 0.2)
-    monkeypatch.setattr("botocore.retryhandler.random", SimpleNamespace(random=lambda: 0.01))
     s3fs.S3FileSystem.clear_instance_cache()
     store.fail(1.0, ("silent",))
     with pytest.raises(StoreFailed, match=r"the store failed 3 times, the last with .*Timeout"):
@@ -162,7 +173,6 @@ def test_a_mistyped_address_is_refused_at_once(
 ) -> None:
     """Keeps away: a minute of silence, and exit code 1 without a remedy."""
     monkeypatch.setattr(object_store, "_reached", set())
-    monkeypatch.setattr("botocore.retryhandler.random", SimpleNamespace(random=lambda: 0.01))
     waits: list[float] = []
     monkeypatch.setattr("tenacity.nap.time.sleep", waits.append)
     if endpoint:
@@ -190,7 +200,7 @@ def test_no_keys_no_bucket_and_no_such_store(
 
 
 def test_keys_that_expired_end_a_job_and_reject_no_pair(
-    store: bad_store.Store, synth_root: Path
+    store: bad_store.Store, far_root: str
 ) -> None:
     """Keeps away: "cc-prep: The provided token has expired.", without a path and a remedy; rejects
     of all pairs that are left."""
@@ -198,19 +208,17 @@ def test_keys_that_expired_end_a_job_and_reject_no_pair(
     with pytest.raises(UserError, match=r"^s3://bucket/x: .*ExpiredToken.*\. Give keys"):
         storage.read_bytes("s3://bucket/x")
     store.fail(0)
-    root, out = "s3://bucket/refused", "s3://bucket/refused-out"
-    for file in synth_root.rglob("*.*"):
-        if file.is_file():
-            storage.write_bytes(f"{root}/{file.relative_to(synth_root)}", file.read_bytes())
+    out = "s3://bucket/refused-out"
+    arguments = ("interpolate", "synth", "--root", far_root, "--out", out, "--split", "val", *JOB)
     store.refused = ".png"
-    done = prepare("interpolate", "synth", "--root", root, "--out", out, *JOB)
+    done = prepare(*arguments)
     store.refused = ""
     assert done.returncode == 2
     assert "png: The provided token has expired. (ExpiredToken). Give keys" in done.stderr
     assert not storage.exists(f"{out}/sequences/rejects.parquet") or not rejects.read(
         f"{out}/sequences"
     )
-    done = prepare("interpolate", "synth", "--root", root, "--out", out, *JOB)
+    done = prepare(*arguments)
     assert done.returncode == 0, done.stderr
 
 
@@ -226,17 +234,13 @@ def test_the_mark_of_a_folder_is_no_file(store: bad_store.Store) -> None:
 
 
 def test_a_job_writes_the_same_bytes_through_faults(
-    store: bad_store.Store, local: Path, synth_root: Path
+    store: bad_store.Store, local: Path, far_root: str
 ) -> None:
     """The data set lies there too. `test_killed_and_resumed` has the real processes."""
-    root = "s3://bucket/data"
-    for file in synth_root.rglob("*.*"):
-        if file.is_file():
-            storage.write_bytes(f"{root}/{file.relative_to(synth_root)}", file.read_bytes())
     for number in range(tries(1)):
         store.fail(0.1, seed=number)
         out = f"s3://bucket/job{number}"
-        done = prepare("interpolate", "synth", "--root", root, "--out", out, *JOB)
+        done = prepare("interpolate", "synth", "--root", far_root, "--out", out, *JOB)
         assert done.returncode == 0, done.stderr
         assert sum(store.done.values()) > store.done["none"] > 0
         print(number, dict(store.done))
@@ -293,7 +297,7 @@ except Exception as error:
         # Who has the lock holds it until all three have said a line, however slow one starts.
         lines = [job.stdout.readline().strip() for job in jobs]
         assert lines.count("mine") == 1, lines
-        assert sum("a job is at work there" in line for line in lines) == 2
+        assert sum("at work" in line for line in lines) == 2
         assert [job.communicate()[0] for job in jobs] == [""] * 3
     finally:
         limit.cancel()

@@ -152,7 +152,7 @@ def test_an_output_that_becomes_read_only(
     assert "cannot write there" in refused.stderr
     root = Path(shutil.copytree(synth_root, tmp_path / "root"))
     with processes.held(last_image(root, undisturbed)) as hold:
-        job = processes.start(*arguments(root, disk / "out"), env=hold.environment)
+        job = processes.start_alone(*arguments(root, disk / "out"), env=hold.environment)
         assert processes.wait_for(lambda: shards(disk / "out"), job)
         processes.remount(disk, "ro")
     output = processes.ended(job)

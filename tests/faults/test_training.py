@@ -242,7 +242,7 @@ def test_a_loss_that_is_no_number(tmp_path: Path, weights: Path, shards: str) ->
         "--set", "loop.learning_rate=1e30", "--set", "loop.checkpoint_every=1",
     )  # fmt: skip
     assert done.returncode == 1
-    assert "lower loop.learning_rate: the command then resumes" in done.stderr
+    assert "lower loop.learning_rate" in done.stderr
     for line in run_factory.log(run):
         assert all(math.isfinite(v) for v in line.values() if isinstance(v, float))
     checkpoint, wrong = checkpoints.read_last(run)
