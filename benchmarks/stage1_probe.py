@@ -1,4 +1,4 @@
-"""Does a stage 1 show more of a change than its own input? A probe of few labels tells in seconds.
+"""Does a stage 1 show more of a change than its own input? A probe of few labels tells.
 
     python benchmarks/stage1_probe.py --shards 'out/gate/shards/*.tar' --run runs/stage1-0 \
         [--run runs/stage1-1]... [--labels 50 --labels 100 --labels 300] [--draws 10]

@@ -50,8 +50,21 @@ class ComparisonSettings(Section):
     dropout: float = Field(0.1, ge=0, lt=1)
     """The dropout."""
     skip: bool = False
-    """Beside the states of an end, what the encoder was given of it is compared too, so that a
-    change that the states hide is still seen."""
+    """Beside the states of an end, the features that the encoder was given of it are compared too,
+    so that a change that the states hide is still seen."""
+
+
+class Skip(nn.Module):
+    """States [..., D], and beside them the features [..., C] that they were made of → [..., D]."""
+
+    def __init__(self, width: int, channels: int) -> None:
+        super().__init__()
+        self.states, self.features = nn.LayerNorm(width), nn.LayerNorm(channels)
+        self.mix = Linear(width + channels, width)
+
+    def forward(self, states: Tensor, features: Tensor) -> Tensor:
+        mixed: Tensor = self.mix(torch.cat((self.states(states), self.features(features)), dim=-1))
+        return mixed
 
 
 class ProCap(WithFrozen, EncoderDecoder):
@@ -100,12 +113,12 @@ class ProCap(WithFrozen, EncoderDecoder):
             {"decoder": CaptionDecoder(len(codec), decoder, decoder.reference_quirks)}
         )
         self.comparison: Comparison | None = None
-        self.skip: nn.Sequential | None = None
+        self.skip: Skip | None = None
         if comparison is not None:
             grid = sizes.rows, sizes.columns
             self.comparison = Comparison(width, grid, comparison.heads, comparison.dropout)
             if comparison.skip:
-                self.skip = nn.Sequential(nn.LayerNorm(2 * width), Linear(2 * width, width))
+                self.skip = Skip(width, sizes.latent)
             self.bridge = change_bridge(width, decoder.width)
             self.kinds = change_kinds(decoder.width)
         self.queries: nn.Parameter | None = None
@@ -154,23 +167,23 @@ class ProCap(WithFrozen, EncoderDecoder):
 
     def memory(self, before_after: Tensor) -> Tensor:
         """What the decoder attends to, [B, N, width]."""
-        embedded = self.encoder.embed(self.features(as_input(before_after)))
-        states = self.procedure_between(embedded)
-        changes = None if self.comparison is None else self.changes(*self.ends(states, embedded))
+        features = self.features(as_input(before_after))
+        states = self.procedure(features)
+        changes = None if self.comparison is None else self.changes(*self.ends(states, features))
         return self.attended(states, changes)
 
-    def ends(self, states: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor]:
+    def ends(self, states: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """What is compared of before and after as images, [B, D, rows, columns] each.
 
         Args:
             states: The encoder's, [B, T · n, D].
-            embedded: What the encoder's `embed` made of both ends, [B, 2, n, D].
+            features: What the encoder was given of both ends, [B, 2, n, latent].
         """
         sizes = self.encoder.config
         count, shape = sizes.frame_tokens, (sizes.rows, sizes.columns)
         ends = torch.stack((states[:, :count], states[:, -count:]), dim=1)
         if self.skip is not None:
-            ends = self.skip(torch.cat((ends, embedded), dim=-1))
+            ends = self.skip(ends, self.encoder.standardised(features))
         before, after = ends.mT.unflatten(3, shape).unbind(1)
         return before, after
 

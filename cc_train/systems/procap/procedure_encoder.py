@@ -220,10 +220,15 @@ class ProcedureEncoder(nn.Module):
 
     def embed(self, features: Tensor) -> Tensor:
         """Embeddings [B, T, n, D] of frame features [B, T, n, latent], without positions."""
-        if self.standardise is not None:
-            features = self.standardise(features)
-        embedded: Tensor = self.conv_to_embedding(features)
+        embedded: Tensor = self.conv_to_embedding(self.standardised(features))
         return embedded
+
+    def standardised(self, features: Tensor) -> Tensor:
+        """Frame features [..., latent], standardised by channel where the encoder does so."""
+        if self.standardise is None:
+            return features
+        standardised: Tensor = self.standardise(features)
+        return standardised
 
     def frames(self, features: Tensor, visible: Tensor | None = None) -> Tensor:
         """Embeddings [B, T · n, D] of frame features [B, T, n, latent].

@@ -108,12 +108,14 @@ class Stage2Objective(CaptionObjective):
         self, phase: str, batch: Mapping[str, Tensor], step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """The losses of a chunk, which `batch` is."""
-        network = self.network
-        embedded = network.encoder.embed(batch["frames"])
+        network, features = self.network, batch["frames"]
+        embedded = network.encoder.embed(features)
         if "first" in batch:
-            embedded = embedded[torch.stack((batch["first"], batch["second"]), dim=1)]
+            pairs = torch.stack((batch["first"], batch["second"]), dim=1)
+            embedded = embedded[pairs]
+            features = features if network.skip is None else features[pairs]
         states = network.procedure_between(embedded)
-        changes, before, after = None, *network.ends(states, embedded)
+        changes, before, after = None, *network.ends(states, features)
         if network.comparison is not None:
             changes = network.changes(before, after)
         logits = network.logits(batch["ids"], network.attended(states, changes))

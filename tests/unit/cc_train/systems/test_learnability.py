@@ -238,9 +238,10 @@ def learn_comparison(seed: int = 0) -> Learning:
 
     @torch.inference_mode()
     def found() -> float:
-        embedded = network.encoder.embed(network.features(pairs))
-        ends = network.ends(network.procedure_between(embedded), embedded)
-        places = network.changes(*ends).before.argmax(1)[asked]
+        seen = network.features(pairs)
+        places = network.changes(*network.ends(network.procedure(seen), seen)).before.argmax(1)[
+            asked
+        ]
         return float((places == batch["places"][asked, 0]).float().mean())
 
     def is_learned(_: dict[str, float]) -> bool:

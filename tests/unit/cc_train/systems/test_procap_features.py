@@ -283,9 +283,9 @@ def test_a_captioner_with_a_comparison_comes_back(tmp_path: Path, skip: bool) ->
     unused = ("to_logits", "special_emb")
     for name, parameter in trained.named_parameters():
         assert (id(parameter) in learning) or any(part in name for part in unused), name
-    embedded = trained.encoder.embed(trained.features(pairs))
-    states = torch.zeros_like(trained.procedure_between(embedded))  # which hide everything
-    before, after = trained.ends(states, embedded)
+    seen = trained.features(pairs)
+    states = torch.zeros_like(trained.procedure(seen))  # which hide everything
+    before, after = trained.ends(states, seen)
     assert bool((before != after).any()) == skip
 
 
