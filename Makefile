@@ -9,6 +9,7 @@ MINI    ?= out/captioner-mini
 CHAIN_MINI ?= out/chain-mini
 PHOTOS_MINI ?= out/photos-mini
 ABLATION ?= out/ablation
+IMAGINING ?= out/imagining
 TRIES   ?= 50
 RUN     ?= stage2
 PREPARE ?=
@@ -32,7 +33,7 @@ LOWEST  := $(VENV)-lowest/.setup-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup browser java demo test test-lowest faults gpu-smoke wheel mutants docs lint format check bench \
-  interpolate score shards stage1 stage2 pair scorer chain mllm evaluate zoo-row ablation assets captioner-mini \
+  interpolate score shards stage1 stage2 pair scorer chain mllm evaluate zoo-row ablation imagining assets captioner-mini \
   chain-mini photos-mini
 
 help:  ## this list
@@ -173,7 +174,10 @@ zoo-row: $(SETUP)  ## raw files → shards → SYSTEM=procap|scorer → scores b
 	  sh tools/recipes/zoo-row.sh
 
 ablation: $(SETUP)  ## with and without stage 1 and queries, on rendered scenes; see docs/results.md
-	$(BIN)/python benchmarks/ablation.py --out '$(ABLATION)' --docs docs/results.md $(ARGS)
+	$(BIN)/python benchmarks/ablation.py --out '$(ABLATION)' --docs benchmarks/results/notes/ablation.md $(ARGS)
+
+imagining: $(SETUP)  ## does stage 1 pay where labels are few? On rendered scenes; see docs/imagining.md
+	$(BIN)/python benchmarks/imagining.py --out '$(IMAGINING)' --docs docs/imagining.md $(ARGS)
 
 # How captioner-mini was made, step by step, in some hours on two cores; see docs/results.md.
 captioner-mini: $(SETUP)  ## train a captioner of rendered pairs from nothing: MINI/packed

@@ -1,7 +1,7 @@
 """What makes ProCap's captions right: ablations on rendered scenes, with several seeds.
 
     python benchmarks/ablation.py --out out/ablation [--table stages] [--seeds 3] [--jobs 1]
-        [--results FILE] [--docs docs/results.md]
+        [--results FILE] [--docs benchmarks/results/notes/ablation.md]
 
 Renders scenes and builds shards where OUT has none, trains what has no result yet, evaluates on the
 test split and writes tables and curves. Everything can be stopped and resumed. RESULTS

@@ -4,7 +4,7 @@ Every training starts from captioner-mini, whose encoder and decoder stay as the
 (manifests/pairs.yaml), and all have the same parameters.
 
     python benchmarks/chain_comparison.py --out out/chain [--seeds 3] [--jobs 1] [--steps N]
-        [--beside NAME=RUN]... [--results FILE] [--docs docs/results.md]
+        [--beside NAME=RUN]... [--results FILE] [--docs benchmarks/results/notes/chain.md]
 
 Scenes, shards, trainings and results are as in scorer_comparison.py. The stored results started
 from the captioner-mini before today's. None of them counts for today's, so this trains all

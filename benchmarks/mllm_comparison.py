@@ -1,7 +1,7 @@
 """A small language model as a captioner: adapters against none, attention control, entities.
 
     python benchmarks/mllm_comparison.py --out out/mllm [--variant NAME]... [--seeds 3] [--jobs 1]
-        [--steps N] [--results FILE] [--docs docs/results.md]
+        [--steps N] [--results FILE] [--docs benchmarks/results/notes/mllm.md]
 
 Trains SmolLM2-135M with the settings of manifests/pairs.yaml from captioner-mini, on shards that
 also hold found changes and entities. It is evaluated on the test split, which nobody trains or

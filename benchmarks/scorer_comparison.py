@@ -4,7 +4,7 @@ All but `captions alone` also learn what the renderer knows, as manifests/pairs.
 
     python benchmarks/scorer_comparison.py --out out/scorer [--seeds 3] [--jobs 1] [--steps N]
         [--beside NAME=RUN]... [--scored NAME=EVALUATION]... [--results FILE]
-        [--docs docs/results.md]
+        [--docs benchmarks/results/notes/scorer.md]
 
 Renders scenes and builds shards where OUT has none, trains what has no result yet, evaluates on
 scenes that nobody trained or chose on, and writes a table. It can be stopped and resumed. RESULTS

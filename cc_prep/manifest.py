@@ -445,12 +445,23 @@ def text_of(dataset: str) -> str:
 
 def names() -> list[str]:
     """Names of the manifests that can be given as DATASET."""
-    return sorted({path.stem for path in Path("manifests").glob("*.yaml")} | packaged())
+    return sorted(_names(Path("manifests")) | packaged())
 
 
 def packaged() -> set[str]:
     """Names of the manifests that come with the package."""
-    return {path.name[:-5] for path in _packaged().iterdir() if path.name.endswith(".yaml")}
+    return _names(_packaged())
+
+
+def _names(folder: Any) -> set[str]:
+    """Those of its manifests, and of `paper/` in it: `clevr`, `paper/procap_clevr`."""
+    return {
+        f"{prefix}{path.name[:-5]}"
+        for prefix, inner in (("", folder), ("paper/", folder / "paper"))
+        if inner.is_dir()
+        for path in inner.iterdir()
+        if path.name.endswith(".yaml")
+    }
 
 
 def _packaged() -> Any:
@@ -464,7 +475,7 @@ def _find(dataset: str, other_names: Sequence[str] = ()) -> tuple[str, str, str]
         folder = os.path.dirname(dataset)
     else:
         candidates = [Path("manifests") / f"{dataset}.yaml", _packaged() / f"{dataset}.yaml"]
-        folder = "manifests"
+        folder = os.path.dirname(f"manifests/{dataset}")
     for candidate in candidates:
         if candidate.is_file():
             source = str(candidate)

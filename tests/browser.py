@@ -1,10 +1,12 @@
-"""A real headless Chromium that a test drives over its debugging pipe, with no other package."""
+"""A real headless Chromium: asked once what a page shows, or driven over its debugging pipe."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,13 +16,39 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.pages import browser
-
+# The page allows no script, so the copy that the browser is asked about drops that rule.
+PROBE = """<script>addEventListener('load', () => {
+  const all = [...document.images];
+  const good = all.filter(i => i.complete && i.naturalWidth > 0 && i.clientWidth > 50);
+  document.body.dataset.pictures = good.length + '/' + all.length;
+  document.body.dataset.wide = document.documentElement.scrollWidth;
+})</script></body>"""
 LAUNCH = """import os, sys
 os.dup2(int(sys.argv[1]), 3)
 os.dup2(int(sys.argv[2]), 4)
 os.execv(sys.argv[3], sys.argv[3:])"""
+OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
+           "--disable-background-networking", "--disable-component-update")  # fmt: skip
 PATIENCE_S = 120.0  # a browser on a busy machine; nothing is measured
+
+
+def browser() -> str:
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = next(filter(None, map(shutil.which, names)), None)
+    assert program, "no Chromium on the PATH: `make browser` installs one"
+    return program
+
+
+def opened(text: str, folder: Path) -> str:
+    """The document that a browser makes of a page, with counts of its pictures on the body."""
+    copy = folder / "probe.html"
+    copy.write_text(re.sub(r"<meta http-equiv.*?>", "", text, flags=re.S).replace("</body>", PROBE))
+    return subprocess.run(
+        [browser(), *OPTIONS, f"--user-data-dir={folder}/profile", "--window-size=1560,1000",
+         "--virtual-time-budget=5000", "--dump-dom", copy.as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+        env={**os.environ, "HOME": str(folder)},
+    ).stdout  # fmt: skip
 
 
 class Tab:
@@ -119,9 +147,7 @@ def tab(folder: Path) -> Iterator[Tab]:
     ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (commands_out, answers_in)]
     process = subprocess.Popen(
         [sys.executable, "-S", "-c", LAUNCH, *map(str, ends),
-         browser(), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync",
-         "--disable-dev-shm-usage", f"--user-data-dir={folder}/profile",
+         browser(), *OPTIONS, "--disable-dev-shm-usage", f"--user-data-dir={folder}/profile",
          "--window-size=1100,1300", "--remote-debugging-pipe"],
         pass_fds=ends,
         stdout=subprocess.DEVNULL,

@@ -55,15 +55,6 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def outside_make() -> dict[str, str]:
-    """The environment without what a `make` above these tests left in it.
-
-    `make test ARGS=…` hands its arguments on to every make below it.
-    """
-    inherited = ("MAKE", "MFLAGS", "ARGS")
-    return {name: value for name, value in os.environ.items() if not name.startswith(inherited)}
-
-
 def digests(out: Path, job: str) -> dict[str, str]:
     """SHA-256 of each shard and table of a job, by its name."""
     files = [*out.glob(f"{job}/*.tar"), *out.glob(f"{job}/*.parquet")]
@@ -167,9 +158,11 @@ def shards(
     tmp_path_factory: pytest.TempPathFactory, weights: Path, synth_root: Path, prepare: Command
 ) -> str:
     """The pattern of shards of all splits of six scenes, made with `weights`; read only."""
-    from tests import stages
+    from tests import run_factory
 
-    return stages.build(tmp_path_factory.mktemp("stages") / "out", weights, synth_root, prepare)
+    return run_factory.build(
+        tmp_path_factory.mktemp("stages") / "out", weights, synth_root, prepare
+    )
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from cc_prep import storage
 from cc_prep.errors import first_line
+from cc_prep.formats import parquet_footer
 from cc_prep.formats.tar import DamagedShard, Written
 
 # Of each format by its name in the provenance; a folder of another version is refused.
@@ -82,7 +83,7 @@ def read_rows(data: bytes, schema: pa.Schema | None, path: str) -> list[dict[str
     # No threads of pyarrow's: one that lets go of Python's bytes while the interpreter ends aborts
     # the process (seen once in 200 reads). So neither read_table, which prefetches.
     try:
-        table = _bounded(pq.ParquetFile(pa.BufferReader(data)))
+        table = _bounded(data)
         if schema is not None:
             missing = [name for name in schema.names if name not in table.column_names]
             if missing:
@@ -94,7 +95,7 @@ def read_rows(data: bytes, schema: pa.Schema | None, path: str) -> list[dict[str
     return table_rows
 
 
-def _bounded(file: pq.ParquetFile) -> pa.Table:
+def _bounded(data: bytes) -> pa.Table:
     """The table of a file, read in parts.
 
     A few kilobytes may stand for millions of equal rows. The metadata tell how many there are, but
@@ -103,10 +104,9 @@ def _bounded(file: pq.ParquetFile) -> pa.Table:
     Raises:
         ValueError: For one that is too large.
     """
-    metadata = file.metadata
+    file = pq.ParquetFile(pa.BufferReader(data))
+    metadata, values = file.metadata, parquet_footer.count_values(data)
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    columns = range(metadata.num_columns)
-    values = sum(group.column(number).num_values for group in groups for number in columns)
     left = MAX_TABLE_BYTES - metadata.num_rows * ROW_BYTES - values * VALUE_BYTES
     parts: list[pa.RecordBatch] = []
     for number, group in enumerate(groups):

@@ -15,7 +15,8 @@ from cc_train import systems
 from cc_train.cli.options import SHARDS
 from cc_train.systems import System
 
-RECIPES = "clip4idc-mini, vqgan-mini, vqgan-mini-f8"  # configs.recipes(), which imports more
+# configs.recipes(), which imports more
+RECIPES = "clip4idc-mini, vqgan-f16, vqgan-mini, vqgan-mini-f8"
 OPTIONS: list[click.Parameter] = [
     click.Option(
         ["--shards"],

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +38,9 @@ class DecoderSettings(AttentionSizes):
     a note counts them."""
     dropout: float = Field(0.1, ge=0, lt=1)
     """The dropout."""
+    init: Literal["xavier", "torch"] = "xavier"
+    """How the matrices of the layers start: `torch` is torch's default, as in ProCap's code, with
+    which attention stays uniform for thousands of steps."""
 
 
 def sizes_of(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
@@ -192,11 +195,11 @@ class CaptionDecoder(nn.Module):
         self.dropout = nn.Dropout(sizes.dropout)
         table = sinusoids(sizes.length, sizes.width)
         self.register_buffer("positions", table, persistent=False)
-        # With torch's own initialisation attention stays uniform for thousands of steps; this is
-        # the one that post-norm transformers were published with.
-        for parameter in self.layers.parameters():
-            if parameter.ndim == 2:
-                nn.init.xavier_uniform_(parameter)
+        # Xavier's is the one that post-norm transformers were published with.
+        if sizes.init == "xavier":
+            for parameter in self.layers.parameters():
+                if parameter.ndim == 2:
+                    nn.init.xavier_uniform_(parameter)
 
     def forward(self, ids: Tensor, memory: Tensor) -> Tensor:
         """Logits [B, L, words] of ids int64 [B, L] and the encoder's output [B, N, width]."""

@@ -187,8 +187,9 @@ register(
         "cc_train.systems.procap.stage2",
         """Trains ProCap's captioner: procedure queries and a decoder.
 
-        --init takes the folder of a stage-1 run; without it the encoder starts from random weights.
-        The best checkpoint is the one with the highest CIDEr in validation. More: docs/procap.md.
+        --init takes the folder of a stage-1 run, or CLIP's weights (ViT-B-32.pt) for an encoder of
+        its width; without it the encoder starts from random weights. The best checkpoint is the one
+        with the highest CIDEr in validation. More: docs/procap.md.
 
         \b
         Example:

@@ -20,6 +20,7 @@ from cc_prep.errors import JobFailed, LoaderWorkerDied, UserError
 from cc_train.data.stream import Source
 from cc_train.training.settings import Loop
 
+GPU_WORKERS = 4  # one thread that decodes images lets a fast GPU wait
 WORKER_DIED = (
     "a loader worker died (out of memory?); the same command resumes from the last checkpoint"
 )
@@ -51,19 +52,21 @@ class Batches(Dataset[Any]):
 
 def steps(source: Source, settings: Loop, start: int, device: str) -> Iterator[list[Any]]:
     """The micro-batches of every step from `start` on; pinned where they go to a GPU."""
-    each = settings.grad_accum_steps
+    each, workers = settings.grad_accum_steps, settings.loader_workers
+    if workers is None:
+        workers = GPU_WORKERS if device == "cuda" else 0
     loader: DataLoader[Any] = DataLoader(
         Batches(source, settings.steps * each),
         batch_size=None,
         sampler=range(start * each, settings.steps * each),
-        num_workers=settings.loader_workers,
+        num_workers=workers,
         pin_memory=device == "cuda",
         worker_init_fn=init_worker,
     )
-    if settings.loader_workers:
+    if workers:
         _end_workers_at_exit()
     batches: list[Any] = []
-    for item in raise_refusals(loader, settings.loader_workers):
+    for item in raise_refusals(loader, workers):
         batches.append(item)
         if len(batches) == each:
             yield batches

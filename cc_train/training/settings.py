@@ -12,6 +12,7 @@ from cc_prep.devices import set_tf32
 from cc_prep.errors import UserError
 from cc_prep.models.cpu import has_bfloat16
 from cc_prep.settings import Section, Speed
+from cc_train.training import optim
 from cc_train.training.experiment_loggers import Name
 from cc_train.training.optim import Optimizer, Schedule
 
@@ -49,7 +50,10 @@ class Loop(Section):
     warmup_steps: int = Field(100, ge=0)
     """Steps of warm-up; linear, for `constant` logarithmic."""
     warmup_ratio: float | None = Field(None, ge=0, lt=1)
-    """Share of all steps that is warm-up, in place of `warmup_steps`."""
+    """Share of the schedule that is warm-up, in place of `warmup_steps`."""
+    schedule_ratio: float = Field(1.0, ge=1)
+    """Steps of the schedule in units of the training's: with 2 the training ends in the middle of
+    its schedule, as that of ProCap's code does."""
     min_lr_ratio: float = Field(0.01, ge=0, le=1)
     """With `cosine`: the last learning rate in units of the first."""
     decay_epochs: float | None = Field(None, gt=0)
@@ -74,8 +78,8 @@ class Loop(Section):
     """`auto`: `cuda` where there is one."""
     threads: Speed[int] = Field(0, ge=0)
     """Threads of torch on a CPU; 0 leaves torch's choice."""
-    loader_workers: Speed[int] = Field(0, ge=0)
-    """Processes that read ahead; on a GPU 2 or more."""
+    loader_workers: Speed[int | None] = Field(None, ge=0)
+    """Processes that read ahead; null: 4 for a GPU, none for a CPU."""
     seed: int = Field(0, ge=0, lt=2**32)
     """Of weights, order, masks and dropout."""
     log_every: Speed[int] = Field(20, ge=1)
@@ -91,10 +95,26 @@ class Loop(Section):
 
     @property
     def warmup(self) -> int:
-        """Steps of warm-up: `warmup_ratio` of all steps where it is given, else `warmup_steps`."""
+        """Steps of warm-up: a share of the schedule's where it is given, else `warmup_steps`."""
         if self.warmup_ratio is None:
             return self.warmup_steps
-        return round(self.warmup_ratio * self.steps)
+        return round(self.warmup_ratio * self.schedule_steps)
+
+    @property
+    def schedule_steps(self) -> int:
+        """Steps over which the schedule runs; the training may end before."""
+        return round(self.schedule_ratio * self.steps)
+
+    def lr_multiplier(self, step: int) -> float:
+        """The share of the full learning rate at a step."""
+        return optim.lr_multiplier(
+            step,
+            self.schedule_steps,
+            self.warmup,
+            self.min_lr_ratio,
+            self.schedule,
+            self.decay,
+        )
 
     def split_over(self, world: int) -> Loop:
         """These settings with the division of a step among so many processes: micro-batches of

@@ -211,14 +211,7 @@ class Trainer:
         """
         self._seed(step, self.ranks.rank)
         batches = [to_device(batch, self.device) for batch in batches]
-        multiplier = optim.lr_multiplier(
-            step,
-            self.settings.steps,
-            self.settings.warmup,
-            self.settings.min_lr_ratio,
-            self.settings.schedule,
-            self.settings.decay,
-        )
+        multiplier = self.settings.lr_multiplier(step)
         denominators = self._denominators(batches, signals or {})
         shares: dict[str, Tensor] = {}
         self.objective.network.train()

@@ -11,13 +11,13 @@ from rich.console import Console
 
 from cc_prep.errors import JobFailed
 from pipelines import job
-from tests import fake_jobs, fakes
+from tests import job_factory
 from tests.commands import one_ray
 
 
 def run(tmp_path: Path, name: str, broken: str, workers: int) -> tuple[job.Summary | None, str]:
-    spec = fake_jobs.spec(tmp_path, name)
-    step = partial(fakes.StepOnGpu, str(tmp_path), broken)
+    spec = job_factory.spec(tmp_path, name)
+    step = partial(job_factory.StepOnGpu, str(tmp_path), broken)
     object.__setattr__(spec, "make_step", step)
     out = io.StringIO()
     options = job.Options(workers=workers)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cc_prep.formats import sequences, tar, training_shards
-from tests import small_weights
+from tests import weight_factory
 from tests.conftest import Command, digests
 from tests.faults import processes
 
@@ -24,7 +24,7 @@ ELSEWHERE = {
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory, synth_root: Path) -> list[str]:
-    return small_weights.build_options(tmp_path_factory.mktemp("weights"), synth_root, 2)
+    return weight_factory.build_options(tmp_path_factory.mktemp("weights"), synth_root, 2)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ import pytest
 from cc_prep.formats import sequences
 from pipelines import engine, job
 from pipelines.cluster.session import messages
-from tests import fakes
+from tests import job_factory
 from tests.conftest import BIN, ROOT
 
 TRIES = 5
@@ -110,8 +110,8 @@ def spec(tmp_path: Path, name: str, seconds: float = 0.0) -> job.JobSpec:
     return job.JobSpec(
         format=sequences.FORMAT,
         folder=str(tmp_path / name),
-        shards=fakes.shards(40, 5),
-        make_step=partial(fakes.number_step, {"folder": str(tmp_path), "seconds": seconds}),
+        shards=job_factory.shards(40, 5),
+        make_step=partial(job_factory.number_step, {"folder": str(tmp_path), "seconds": seconds}),
         settings={},
         weights={},
         threads=1,

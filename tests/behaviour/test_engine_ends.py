@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from cc_prep.errors import JobFailed, UserError
-from tests import fakes
+from tests import job_factory
 from tests.commands import without_ray
 from tests.conftest import ROOT
-from tests.fake_jobs import run, spec
+from tests.job_factory import run, spec
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_a_worker_that_cannot_start_ends_the_job(
 ) -> None:
     """Keeps away: Ray's silent restarts of an actor whose constructor dies."""
     hopeless = spec(tmp_path)
-    object.__setattr__(hopeless, "make_step", partial(fakes.BrokenStep, how))
+    object.__setattr__(hopeless, "make_step", partial(job_factory.BrokenStep, how))
     with pytest.raises(error) as caught:
         run(hopeless)
     assert message in str(caught.value)

@@ -16,7 +16,7 @@ from pipelines.cluster.session import messages
 from pipelines.shard_worker import RunInfo
 from pipelines.state.journal import State
 from tests.commands import one_ray, without_ray
-from tests.fake_jobs import run, spec
+from tests.job_factory import run, spec
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cc_prep.formats import scores, sequences, training_shards
-from tests import small_weights
+from tests import weight_factory
 from tests.conftest import Command
 
 OPTIONS = ("--set", "image_size=64", "--set", "interpolate.depth=2", "--workers", 1)
@@ -21,7 +21,7 @@ OPTIONS = ("--set", "image_size=64", "--set", "interpolate.depth=2", "--workers"
 def ours(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: Command) -> Path:
     """Sequences, scores and ProCap's files of both."""
     folder = tmp_path_factory.mktemp("ours")
-    weight_options = [p for o in small_weights.settings(folder) for p in ("--set", o)]
+    weight_options = [p for o in weight_factory.settings(folder) for p in ("--set", o)]
     for step in ("interpolate", "score-frames"):
         done = prepare(
             step, "synth", "--root", synth_root, "--out", folder / "out", *OPTIONS, *weight_options
@@ -74,7 +74,7 @@ def test_round_trip(ours: Path, synth_root: Path, tmp_path: Path, prepare: Comma
         assert all(row[name] == mine[name] for name in same)
     assert prepare("verify", tmp_path).returncode == 0
     # And on to training shards, with the same contents as ours.
-    values = [*small_weights.settings(ours), "image_size=64"]
+    values = [*weight_factory.settings(ours), "image_size=64"]
     options = [part for value in values for part in ("--set", value)]
     done = prepare("build", "synth", "--root", synth_root, "--out", tmp_path, *options)
     assert done.returncode == 0, done.stderr

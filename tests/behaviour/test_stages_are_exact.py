@@ -1,61 +1,42 @@
-"""`cc-train stage1` and `stage2`: several processes agree with one; captions; the switches."""
+"""`cc-train stage1` and `stage2`: accumulated gradients; captions; the switches."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests import stages
+from tests import run_factory
+from tests.browser import opened
 from tests.commands import cc_train
-from tests.pages import opened
 
 
 @pytest.fixture(scope="module")
 def stage1(tmp_path_factory: pytest.TempPathFactory, weights: Path, shards: str) -> Path:
     run = tmp_path_factory.mktemp("stage1") / "run"
-    done = stages.train("stage1", weights, shards, run)
+    done = run_factory.train("stage1", weights, shards, run)
     assert done.returncode == 0, done.stderr
     return run
 
 
-def test_two_processes_are_one_with_twice_the_batch(
+def test_accumulated_gradients_are_those_of_the_whole_batch(
     tmp_path: Path, weights: Path, shards: str
 ) -> None:
-    """Data-parallel training and accumulation give the loss curve of the whole batch.
-
-    By the real `torchrun`; `test_elastic.py` has both stages, and other numbers of processes.
-    """
-    kind = "stage1"
-    double = ["--set", "loop.batch_size=4"]
-    done = stages.train(kind, weights, shards, tmp_path / "double", *double)
-    assert done.returncode == 0, done.stderr
-    halves = ["--set", "loop.grad_accum_steps=2"]
-    done = stages.train(kind, weights, shards, tmp_path / "accumulated", *halves)
-    assert done.returncode == 0, done.stderr
-    device = ["--set", "loop.device=cpu"]
-    one_by_one = ["--set", "max_activation_mb=0"]
-    arguments = stages.command(kind, weights, shards, tmp_path / "parallel", *device, *one_by_one)
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         "-m", "cc_train", *arguments],
-        capture_output=True, text=True, check=False, timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    whole = stages.log(tmp_path / "double")
-    for name in ("accumulated", "parallel"):
-        lines = stages.log(tmp_path / name)
-        assert len(lines) == len(whole), "one rank writes the log"
-        for line, expected in zip(lines, whole, strict=True):
-            assert line.pop("part") == expected["part"]
-            numbers = {key: value for key, value in expected.items() if key != "part"}
-            assert line == pytest.approx(numbers, abs=2e-4, rel=2e-4), name
+    """The loss curve of twice the batch; `test_elastic.py` has several processes."""
+    runs = {
+        "whole": ("loop.batch_size=4",),
+        "accumulated": ("loop.grad_accum_steps=2", "max_activation_mb=0"),
+    }
+    for name, settings in runs.items():
+        options = [part for value in settings for part in ("--set", value)]
+        done = run_factory.train("stage1", weights, shards, tmp_path / name, *options)
+        assert done.returncode == 0, done.stderr
+    accumulated, whole = (run_factory.log(tmp_path / name) for name in ("accumulated", "whole"))
+    for line, expected in zip(accumulated, whole, strict=True):
+        assert line.pop("part") == expected.pop("part")
+        assert line == pytest.approx(expected, abs=2e-4, rel=2e-4)
 
 
 @pytest.mark.parametrize("kind", ["stage1", "stage2"])
@@ -69,18 +50,18 @@ def test_pixels_and_the_switches(tmp_path: Path, weights: Path, shards: str, kin
         more += [f"network={network}", "queries.k=0", "freeze=true", "loop.optimizer=adamw",
                  f"vqgan={weights / 'vqgan-test.safetensors'}"]  # fmt: skip
     options = [part for value in more for part in ("--set", value)]
-    done = stages.train(kind, weights, shards, tmp_path / "run", *options, "--steps", "2")
+    done = run_factory.train(kind, weights, shards, tmp_path / "run", *options, "--steps", "2")
     assert done.returncode == 0, done.stderr
     settings = json.loads((tmp_path / "run/settings.json").read_text())
     assert settings["system"] == kind
-    assert ("align" in stages.log(tmp_path / "run")[0]) is False
+    assert ("align" in run_factory.log(tmp_path / "run")[0]) is False
 
 
 def test_a_run_captions_and_is_scored(
     tmp_path: Path, weights: Path, shards: str, stage1: Path, synth_root: Path
 ) -> None:
     run = tmp_path / "run"
-    done = stages.train("stage2", weights, shards, run, "--init", str(stage1),
+    done = run_factory.train("stage2", weights, shards, run, "--init", str(stage1),
                  "--set", "queries.kind=independent", "--set", "queries.k=3")  # fmt: skip
     assert done.returncode == 0, done.stderr
 

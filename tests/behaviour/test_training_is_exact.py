@@ -20,7 +20,7 @@ from cc_train.runs import checkpoints
 from tests.commands import Done, cc_train
 from tests.conftest import BIN, Command
 from tests.faults import processes
-from tests.stages import log
+from tests.run_factory import log
 
 SMALL = {
     "vqgan": [

@@ -16,7 +16,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats import rejects
 from cc_train.cli import cli as cc_train_cli
 from pipelines.cli import cli as cc_prep_cli
-from tests import small_weights
+from tests import weight_factory
 from tests.conftest import Command
 
 SIZES = ("--set", "image_size=64", "--set", "interpolate.depth=2")
@@ -33,7 +33,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepar
 
 
 def arguments(weights: Path, out: Path, root: Path, *more: str) -> list[object]:
-    weight_options = [p for o in small_weights.settings(weights) for p in ("--set", o)]
+    weight_options = [p for o in weight_factory.settings(weights) for p in ("--set", o)]
     return ["synth", "--root", root, "--out", out, *SIZES, *weight_options, *more]
 
 
@@ -111,7 +111,7 @@ def test_a_config_is_known_by_its_content_and_weights_by_their_digest(
     """Keeps away: tokens of two networks in one folder, and a folder bound to a file's place."""
     before, after, out = tmp_path / "before", tmp_path / "after", tmp_path / "out"
     before.mkdir()
-    small_weights.settings(before)
+    weight_factory.settings(before)
     params = {"ddconfig": {"resolution": 64, "attn_resolutions": []}, "n_embed": 64}
     (before / "vqgan.yaml").write_text(json.dumps({"model": {"params": params}}))
 
@@ -132,7 +132,7 @@ def test_a_config_is_known_by_its_content_and_weights_by_their_digest(
     (after / "vqgan.yaml").write_text(text.replace('"resolution": 64', '"resolution": 128'))
     mistaken(build(after), "other settings (tokenize.config.ddconfig.resolution: 64 → 128)")
     (after / "vqgan.yaml").write_text(text)
-    small_weights.write_vqgan(after / "vqgan-test.safetensors", seed=1)
+    weight_factory.write_vqgan(after / "vqgan-test.safetensors", seed=1)
     mistaken(build(after), "was made with other settings (tokenize.weights: vqgan-test")
 
 
@@ -146,7 +146,7 @@ def test_nothing_to_score(
 def test_foreign_weights(
     workspace: Path, tmp_path: Path, synth_root: Path, prepare: Command
 ) -> None:
-    small_weights.settings(workspace)
+    weight_factory.settings(workspace)
     swapped = ("--set", f"tokenize.weights={workspace}/clip4idc-test.safetensors")
     command_line = arguments(workspace, tmp_path, synth_root, *swapped)
     mistaken(prepare("build", *command_line), "weights of cc-train vqgan, or vqgan-mini")

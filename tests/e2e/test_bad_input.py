@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from cc_prep.formats import rejects, sequences
-from tests.conftest import BIN, ROOT, Command, outside_make
+from tests.commands import outside_make
+from tests.conftest import BIN, ROOT, Command
 
 FAST = ("--set", "interpolate.method=crossfade", "--set", "image_size=64")
 
@@ -39,11 +40,11 @@ def faulty_root(synth_root: Path, tmp_path: Path) -> Path:
 
 
 def test_faulty_images_are_rejected_or_handled(
-    faulty_root: Path, tmp_path: Path, cc_prep: Command, prepare: Command
+    faulty_root: Path, tmp_path: Path, prepare: Command
 ) -> None:
     out = tmp_path / "out"
     arguments = ("interpolate", "synth", "--root", faulty_root, "--out", out, *FAST)
-    done = cc_prep(*arguments)
+    done = prepare(*arguments)
     assert done.returncode == 1
     assert "3 of 12 pairs rejected" in done.stderr
     assert "Traceback" not in done.stderr
@@ -86,7 +87,7 @@ def test_faulty_images_are_rejected_or_handled(
 
 
 def test_a_users_mistake_gets_one_line(tmp_path: Path, cc_prep: Command) -> None:
-    """By the real command; docs/messages.md has the others."""
+    """By the real command; tests/faults/messages.md has the others."""
     done = cc_prep("interpolate", "clever", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert done.stderr.startswith("cc-prep: no manifest")

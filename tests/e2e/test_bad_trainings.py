@@ -19,9 +19,9 @@ from cc_prep.errors import UserError
 from cc_prep.formats import tar
 from cc_train.cli import cli
 from cc_train.systems.procap.stage1 import read_encoder
-from tests import commands, small_weights
-from tests.arrays import npy
+from tests import commands, weight_factory
 from tests.conftest import BIN
+from tests.shard_factory import npy
 
 GRID = (4, 4)
 STAGE1 = ["network.width=64", "network.layers=1", "loop.batch_size=2", "loop.device=cpu",
@@ -32,7 +32,7 @@ STAGE2 = ["decoder.width=16", "decoder.heads=2", "decoder.hidden=16", "decoder.l
 
 @pytest.fixture(scope="module")
 def vqgan(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_weights.write_vqgan(tmp_path_factory.mktemp("weights") / "vqgan.safetensors")
+    return weight_factory.write_vqgan(tmp_path_factory.mktemp("weights") / "vqgan.safetensors")
 
 
 def write_shard(path: Path, vqgan: Path, scenes: range, captions: bool = True) -> None:
@@ -50,7 +50,7 @@ def write_shard(path: Path, vqgan: Path, scenes: range, captions: bool = True) -
                     "tokenizer_sha256": weights.locate(str(vqgan)).sha256,
                 }  # fmt: skip
                 meta["captions"] = meta["captions"] if captions else []
-                tokens = rng.integers(0, small_weights.CODES, (5, *GRID)).astype(np.int16)
+                tokens = rng.integers(0, weight_factory.CODES, (5, *GRID)).astype(np.int16)
                 members = {
                     "json": json.dumps(meta).encode(),
                     "tokens.npy": npy(tokens),
@@ -99,6 +99,7 @@ def refused(arguments: list[object], message: str) -> None:
         (["keyframes.k=4"], "keyframes.k is 4, synth-train"),
         (["frames=pixels"], "keyframes.images=all"),
         (["crop=0.75"], "tokens cannot be cropped. Set frames=pixels"),
+        (["text=none"], "text=none shows none. Set losses.align=0"),
         (["masks.random=0.9"], "the chances of the masks do not sum to 1"),
         (["losses.mms=1"], 'Did you mean "losses.msm"?'),
         (["network.width=100"], "network.width"),
@@ -123,7 +124,7 @@ def test_stage1(
 
 def test_stage1_starts_from_clip_s_blocks(tmp_path: Path, shard: Path, vqgan: Path) -> None:
     """The first blocks of the image transformer; another width is refused."""
-    clip = small_weights.write_clip4idc(tmp_path / "clip.safetensors")
+    clip = weight_factory.write_clip4idc(tmp_path / "clip.safetensors")
     arguments = ["stage1", "--shards", str(shard), "--steps", "1", "--init", str(clip)]
     settings = [*STAGE1, f"vqgan={vqgan}", "network.layers=2", "loop.learning_rate=1e-9"]
     cli.main(
@@ -141,7 +142,7 @@ def test_stage1_starts_from_clip_s_blocks(tmp_path: Path, shard: Path, vqgan: Pa
 def test_tokens_of_a_file_that_is_not_named(tmp_path: Path, shard: Path) -> None:
     arguments = ["stage1", "--shards", shard, "--out", tmp_path / "run"]
     refused(arguments, "Name that file with --set vqgan=FILE")
-    other = small_weights.write_vqgan(tmp_path / "vqgan.safetensors", seed=1)
+    other = weight_factory.write_vqgan(tmp_path / "vqgan.safetensors", seed=1)
     refused([*arguments, "--set", f"vqgan={other}"], "not with vqgan.safetensors@")
 
 
@@ -151,7 +152,7 @@ def test_tokens_of_two_tokenizers(
     tmp_path: Path, vqgan: Path, shard: Path, runs: Path, kind: str, how: str
 ) -> None:
     """Keeps away: a captioner trained or validated on tokens that mean something else."""
-    other = small_weights.write_vqgan(tmp_path / "other.safetensors", seed=1)
+    other = weight_factory.write_vqgan(tmp_path / "other.safetensors", seed=1)
     theirs = tmp_path / "train-000001.tar"
     write_shard(theirs, other, range(6, 12))
     more = ["--shards" if how == "train" else "--valid", theirs]

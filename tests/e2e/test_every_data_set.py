@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cc_prep.formats import training_shards
-from tests import makes
+from tests import commands
 from tests.commands import cc_train
-from tests.miniatures import MAKERS
+from tests.dataset_factory import MAKERS
 
 # One thread a network, so that a busy machine does not make the threads wait for each other.
 THREADS = " ".join(f"--set {step}.threads=1" for step in ("interpolate", "score", "tokenize"))
@@ -41,7 +41,7 @@ SCORER = (
 
 
 def make(*arguments: object) -> None:
-    done = makes.make(*arguments)
+    done = commands.make(*arguments)
     assert done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
 
 

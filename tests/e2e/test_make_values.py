@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, outside_make
+from tests.commands import outside_make
+from tests.conftest import ROOT
 
 SCRIPT = """#!{python}
 import json, sys

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cc_prep.formats import training_shards
 from cc_train.runs import stored_run
-from tests import makes, small_mllm
+from tests import commands, vlm_factory
 from tests.commands import Done
 
 PREPARE = "--set entities.min_count=1 --set entities.features=lab"
@@ -15,14 +15,14 @@ TRAIN = "--set loop.steps=1 --set loop.batch_size=2 --set loop.device=cpu --set 
 
 
 def make(*arguments: object, **more: object) -> Done:
-    return makes.make("mllm", *arguments, **more)
+    return commands.make("mllm", *arguments, **more)
 
 
 def test_from_rendered_pairs_to_a_captioner_with_all_three_parts(
     synth_root: Path, tmp_path: Path
 ) -> None:
     """Keeps away: a target whose steps, each of which works, do not fit together."""
-    out, model = tmp_path / "out", small_mllm.save(tmp_path, "lm")
+    out, model = tmp_path / "out", vlm_factory.save(tmp_path, "lm")
     done = make(
         f"OUT={out}", "FOUND=yes", f"PREPARE={PREPARE}",
         f"ARGS={TRAIN} --set model.weights={model}", SYNTH_ROOT=synth_root,

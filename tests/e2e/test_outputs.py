@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.browser import opened
 from tests.conftest import ROOT, Command
-from tests.pages import opened
 
 MARK = "<script>document.title='RAN'</script>"
 

@@ -9,7 +9,7 @@ import pytest
 
 from cc_prep.formats import rejects, sequences
 from tests.conftest import Command
-from tests.miniatures import image
+from tests.dataset_factory import image
 
 ROWS = [
     ("fotos/vor 1.png", "fotos/nach 1.png", "eine Lampe brennt", "train", "1"),

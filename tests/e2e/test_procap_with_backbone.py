@@ -11,7 +11,7 @@ import pytest
 
 from cc_prep.formats import tar, training_shards
 from cc_train import loading
-from tests import small_weights, stages
+from tests import run_factory, weight_factory
 from tests.commands import cc_train
 from tests.conftest import Command
 
@@ -21,14 +21,16 @@ def out(
     tmp_path_factory: pytest.TempPathFactory, weights: Path, synth_root: Path, prepare: Command
 ) -> Path:
     """Shards with features of all frames, 16 × 16 for 8 × 8 tokens; `stage1` and `stage2`."""
-    backbone = small_weights.write_vqgan(weights / "backbone.safetensors", seed=1, levels=2)
+    backbone = weight_factory.write_vqgan(weights / "backbone.safetensors", seed=1, levels=2)
     out = tmp_path_factory.mktemp("features") / "out"
     features = ("features.backbone=vqgan", f"features.weights={backbone}", "features.frames=all")
-    shards = stages.build(out, weights, synth_root, prepare, *features)
+    shards = run_factory.build(out, weights, synth_root, prepare, *features)
     more = ["--set", "frames=features", "--set", f"backbone_weights={backbone}"]
-    done = stages.train("stage1", weights, shards, out / "stage1", *more)
+    done = run_factory.train("stage1", weights, shards, out / "stage1", *more)
     assert done.returncode == 0, done.stderr
-    done = stages.train("stage2", weights, shards, out / "stage2", "--init", str(out / "stage1"))
+    done = run_factory.train(
+        "stage2", weights, shards, out / "stage2", "--init", str(out / "stage1")
+    )
     assert done.returncode == 0, done.stderr
     return out
 
@@ -84,7 +86,7 @@ def test_shards_without_features_are_captioned_from_their_images(
     for kind, more in (("stage1", "frames=features"), ("stage2", "queries.k=2")):
         init = ("--init", str(out / "stage1")) if kind == "stage2" else ()
         run, shards = tmp_path / "run", f"{tmp_path}/*.tar"
-        done = stages.train(kind, weights, shards, run, *init, "--set", more)
+        done = run_factory.train(kind, weights, shards, run, *init, "--set", more)
         assert done.returncode == 2
         assert "holds no features. Build the shards with features" in done.stderr
 
@@ -100,7 +102,7 @@ def test_a_run_goes_on_where_it_stopped(
         more = ["--set", f"backbone_weights={backbone}", "--set", "frames=features"]
     run = tmp_path / "run"
     shutil.copytree(out / kind, run)
-    shutil.rmtree(run / f"checkpoints/{stages.STEPS:06d}")
-    done = stages.train(kind, weights, f"{out}/shards/*.tar", run, *more)
+    shutil.rmtree(run / f"checkpoints/{run_factory.STEPS:06d}")
+    done = run_factory.train(kind, weights, f"{out}/shards/*.tar", run, *more)
     assert done.returncode == 0, done.stderr
-    assert stages.model(run) == stages.model(out / kind)
+    assert run_factory.model(run) == run_factory.model(out / kind)

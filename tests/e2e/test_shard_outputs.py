@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from cc_prep.inspect import verification
-from tests import small_weights
+from tests import weight_factory
+from tests.browser import opened
 from tests.conftest import Command
-from tests.pages import opened
 
 DAMAGES = ("flip", "cut", "remove", "extra")
 
@@ -21,7 +21,7 @@ DAMAGES = ("flip", "cut", "remove", "extra")
 def out(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: Command) -> Path:
     """Sequences, scores and shards of six scenes, and beside them shards alone in `fused`."""
     folder = tmp_path_factory.mktemp("shards")
-    options = [p for o in small_weights.settings(folder) for p in ("--set", o)]
+    options = [p for o in weight_factory.settings(folder) for p in ("--set", o)]
     options += ["--root", str(synth_root), "--set", "image_size=64", "--set", "interpolate.depth=2"]
     for step in ("interpolate", "score-frames", "build"):
         done = prepare(step, "synth", "--out", folder / "out", *options)
@@ -37,8 +37,8 @@ def test_stats(out: Path, prepare: Command) -> None:
     assert stats["sequences"] == stats["scored"] == stats["training samples"] == 12
     assert list(stats["mean penalty by frame"]) == [str(i) for i in range(5)]
     assert sum(stats["keyframes by frame"].values()) == 24
-    assert stats["codes"] == small_weights.CODES
-    assert 1 < stats["codes used"] <= small_weights.CODES
+    assert stats["codes"] == weight_factory.CODES
+    assert 1 < stats["codes used"] <= weight_factory.CODES
     assert 1 < stats["perplexity"] <= stats["codes used"]
     assert "codes used" in prepare("stats", out / "shards").stdout
 
@@ -137,7 +137,7 @@ def test_videos_are_scored_by_their_images(
     """Pairs without captions: likeness instead, in shards of the same shape."""
     from cc_prep.formats import training_shards
 
-    options = [p for o in small_weights.settings(out.parent) for p in ("--set", o)]
+    options = [p for o in weight_factory.settings(out.parent) for p in ("--set", o)]
     options += ["--root", str(video_root), "--set", "image_size=64"]
     done = prepare("build", "video", "--out", tmp_path, *options)
     assert done.returncode == 0, done.stderr

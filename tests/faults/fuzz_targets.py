@@ -33,7 +33,7 @@ from cc_train.runs import checkpoints
 from cc_train.systems.procap import import_checkpoint
 from cc_train.text import VOCABULARY, Vocabulary
 from pipelines.state.journal import State
-from tests import miniatures
+from tests import dataset_factory
 from tests.conftest import golden
 from tests.faults import test_strangers as strangers
 
@@ -222,7 +222,7 @@ def _of_people(folder: Path) -> dict[str, Target]:
 def of_datasets(folder: Path) -> dict[str, Target]:
     """A reader a layout: each of its annotation files is damaged by itself."""
     targets = {}
-    for name, make in miniatures.MAKERS.items():
+    for name, make in dataset_factory.MAKERS.items():
         root = folder / name
         dataset = make(root)
         for file in sorted(root.rglob("*")):

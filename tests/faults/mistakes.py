@@ -1,4 +1,4 @@
-"""Users' mistakes and the line that each gets: the rows of docs/messages.md.
+"""Users' mistakes and the line that each gets: the rows of messages.md.
 
 `python -m tests.faults.mistakes` prints the table anew.
 """
@@ -18,7 +18,7 @@ from unittest import mock
 import torch
 from PIL import Image
 
-from tests import commands, small_mllm, small_weights, stages
+from tests import commands, run_factory, vlm_factory, weight_factory
 from tests.commands import Done
 
 FAST = "--set interpolate.method=crossfade --set image_size=32"
@@ -153,8 +153,8 @@ def prepare(folder: Path, synth_root: Path, prep: Callable[..., Done]) -> None:
     (folder / "data").symlink_to(synth_root)
     for name in ("weights", "empty", "own"):
         (folder / name).mkdir()
-    pattern = stages.build(folder / "out", folder / "weights", synth_root, prep)
-    small = [*small_weights.settings(folder / "weights"), "image_size=32", "interpolate.depth=2"]
+    pattern = run_factory.build(folder / "out", folder / "weights", synth_root, prep)
+    small = [*weight_factory.settings(folder / "weights"), "image_size=32", "interpolate.depth=2"]
     small += ["interpolate.method=crossfade", "shards.pairs_per_shard=3"]
     options = [part for value in small for part in ("--set", value)]
     for step in ("interpolate", "score-frames"):
@@ -163,11 +163,11 @@ def prepare(folder: Path, synth_root: Path, prep: Callable[..., Done]) -> None:
     folders = ("--root", synth_root, "--out", folder / "found")
     done = prep("changes", "synth", *folders, *FAST.split())
     assert done.returncode == 0, done.stderr
-    done = stages.train("stage1", folder / "weights", pattern, folder / "run", "--steps", "2")
+    done = run_factory.train("stage1", folder / "weights", pattern, folder / "run", "--steps", "2")
     assert done.returncode == 0, done.stderr
     shard = (folder / "out/shards/train-000000.tar").read_bytes()
     (folder / "cut.tar").write_bytes(shard[: len(shard) // 2])
-    small_mllm.save(folder, "internvl")
+    vlm_factory.save(folder, "internvl")
     torch.save({"other.weight": torch.ones(3)}, folder / "foreign.pt")
     texts = {
         "text.pt": "hello", "file": "", "data.zip": "", "predictions.json": "[]",

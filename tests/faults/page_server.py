@@ -18,7 +18,7 @@ from cc_train.serve import connections
 from cc_train.serve.captions import CaptionService
 from cc_train.serve.collection import Collection
 from cc_train.serve.server import Server
-from tests.small_captioner import Talkative
+from tests.network_factory import Talkative
 
 SECRET = b"a text that no image holds"
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from cc_prep.synth import dataset
-from tests import small_weights
+from tests import weight_factory
 from tests.behaviour.test_build_is_exact import digests
 from tests.conftest import BIN
 
@@ -25,7 +25,7 @@ def main() -> None:
         folder = Path(name)
         settings = dataset.Settings(seed=5, size=64, samples=4, truth=True)
         list(dataset.make(str(folder / "synth"), 6, settings))
-        options = small_weights.build_options(folder, folder / "synth", 4)
+        options = weight_factory.build_options(folder, folder / "synth", 4)
         expected = built(folder / "here", options, None)
         for version in sys.argv[1:] or [OLDEST]:
             path = folder / version

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cc_prep.formats import rejects
-from tests import miniatures
+from tests import dataset_factory
 from tests.conftest import ROOT
 from tests.faults import corpus
 
@@ -87,7 +87,7 @@ def own(folder: Path) -> Path:
     """The images of a small data set, without its table."""
     folder.mkdir()
     for number in range(4):
-        miniatures.image(folder / f"{number}.png", number)
+        dataset_factory.image(folder / f"{number}.png", number)
     return folder
 
 
@@ -163,6 +163,6 @@ def test_a_captioner_whose_settings_are_deep(tmp_path: Path) -> None:
     header = json.dumps({"__metadata__": {"settings": "[" * 200_000}}).encode()
     data = len(header).to_bytes(8, "little") + header
     (tmp_path / "model.safetensors").write_bytes(data)
-    miniatures.image(tmp_path / "a.png")
+    dataset_factory.image(tmp_path / "a.png")
     image = tmp_path / "a.png"
     assert ended("cc-train", "caption", tmp_path, image, image).refused

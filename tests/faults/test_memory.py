@@ -10,7 +10,7 @@ import ray
 
 from cc_prep.formats import rejects
 from tests.conftest import ROOT
-from tests.fake_jobs import run, spec
+from tests.job_factory import run, spec
 
 ROOM, LEAST = 3 * 2**30, 6 * 2**30  # what a worker may take, what must be free
 

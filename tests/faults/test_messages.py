@@ -1,4 +1,4 @@
-"""Every mistake of docs/messages.md gets its line, exit code 2, and leaves nothing behind."""
+"""Every mistake of messages.md gets its line, exit code 2, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: 
 
 @pytest.fixture(scope="module")
 def table() -> list[str]:
-    text = (ROOT / "docs/messages.md").read_text(encoding="utf-8")
+    text = (ROOT / "tests/faults/messages.md").read_text(encoding="utf-8")
     return [line for line in text.splitlines() if line.startswith("| `")]
 
 

@@ -20,7 +20,7 @@ from pipelines import engine, job
 from pipelines.cluster.pool import Resources
 from pipelines.shard_worker import RunInfo, ShardWorker
 from pipelines.state.journal import Done, State
-from tests import fake_jobs, fakes
+from tests import job_factory
 from tests.faults import bad_store
 
 SHARDS, PAIRS = 40, 128
@@ -43,7 +43,7 @@ def test_what_is_finished_is_read_once_and_side_by_side(
 ) -> None:
     """Keeps away: several requests a shard, one after the other: minutes for a job that is done."""
     folder = f"s3://{bad_store.BUCKET}/finished"
-    spec = replace(fake_jobs.spec(tmp_path, pairs=5 * SHARDS), folder=folder)
+    spec = replace(job_factory.spec(tmp_path, pairs=5 * SHARDS), folder=folder)
     state = State(folder)
     for shard in spec.shards:
         storage.write_bytes(f"{folder}/{shard.name}.tar", b"0123456789")
@@ -68,9 +68,9 @@ def test_a_worker_that_is_fast_writes_few_journals(store: bad_store.Store, tmp_p
     """Keeps away: a GPU that waits for a PUT before every sequence."""
     folder = f"s3://{bad_store.BUCKET}/scored"
     State(folder).write_run("run")
-    step = partial(fakes.number_step, {"folder": str(tmp_path), "seconds": 0.01})
+    step = partial(job_factory.number_step, {"folder": str(tmp_path), "seconds": 0.01})
     worker = ShardWorker(step, RunInfo(folder, "run", sequences.FORMAT, "cpu"))
     delay(store)
-    done = worker.run(fakes.shards(PAIRS, PAIRS)[0])
+    done = worker.run(job_factory.shards(PAIRS, PAIRS)[0])
     assert done.samples == PAIRS
     assert store.methods["PUT"] < PAIRS / 6

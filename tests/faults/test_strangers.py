@@ -25,10 +25,10 @@ from cc_prep.records import MAX_CAPTION_LENGTH
 from cc_prep.storage import sha256
 from cc_train.data import sequence_index, shard_index
 from cc_train.runs import checkpoints
-from tests import fakes, miniatures, planted
+from tests import dataset_factory, job_factory, weight_factory
+from tests.browser import opened
 from tests.commands import cc_train
 from tests.conftest import Command
-from tests.pages import opened
 from tests.unit.cc_prep.media.test_images import bomb
 
 REFUSALS = (tar.DamagedShard, UserError)
@@ -42,8 +42,8 @@ def npy(array: np.ndarray, pickled: bool = False) -> bytes:
 
 IMAGE = cv2.imencode(".png", np.full((32, 32, 3), 90, np.uint8))[1].tobytes()
 META = {
-    **sequences.pair_meta(fakes.pair(0)), "frames": 2, "codec": "png", "height": 32, "width": 32,
-    "codes": 64, "keyframes": [1],
+    **sequences.pair_meta(job_factory.pair(0)), "frames": 2, "codec": "png",
+    "height": 32, "width": 32, "codes": 64, "keyframes": [1],
 }  # fmt: skip
 MEMBERS = {
     "json": json.dumps(META).encode(),
@@ -52,7 +52,7 @@ MEMBERS = {
     "f00.png": IMAGE,
     "f01.png": IMAGE,
 }
-KEY = fakes.pair(0).key
+KEY = job_factory.pair(0).key
 
 
 def member(name: str, data: bytes = b"{}", **fields: object) -> tuple[tarfile.TarInfo, bytes]:
@@ -151,10 +151,10 @@ def test_sizes_that_lie_take_no_memory(tmp_path: Path, reader: str, size: int) -
 @pytest.mark.parametrize("reader", READERS)
 def test_pickles_are_never_run(tmp_path: Path, reader: str) -> None:
     """`.pkl` and `.pyd` members are passed over; object arrays are refused."""
-    payload = pickle.dumps(planted.Payload(tmp_path / "RAN"))
+    payload = pickle.dumps(weight_factory.Payload(tmp_path / "RAN"))
     more = {"pkl": payload, "pyd": payload, "pickle": payload, "pth": payload}
     READERS[reader](shard(tmp_path / "a.tar", **more))
-    objects = npy(np.array([planted.Payload(tmp_path / "RAN")], object), pickled=True)
+    objects = npy(np.array([weight_factory.Payload(tmp_path / "RAN")], object), pickled=True)
     path = shard(tmp_path / "b.tar", tokens_npy=objects, scores_npy=objects)
     if reader == "catalogue":
         with pytest.raises(tar.DamagedShard, match=r"is object|Python's objects"):
@@ -173,7 +173,7 @@ def test_image_bombs_in_a_shard(tmp_path: Path, reader: str, side: int) -> None:
 
 def lists_of_captions(root: Path, text: str) -> str:
     """An annotation file with something in place of a caption."""
-    miniatures.spot(root)
+    dataset_factory.spot(root)
     path = root / "annotations/train.json"
     path.write_text('[{"img_id": "7", "sentences": [' + text + "]}]")
     return str(path)
@@ -230,8 +230,8 @@ def test_images_outside_the_root(tmp_path: Path) -> None:
     """A table cannot take a file of its user's along into shards that are then passed on."""
     root = tmp_path / "data"
     root.mkdir()
-    miniatures.image(tmp_path / "mine.png")
-    miniatures.image(root / "a.png")
+    dataset_factory.image(tmp_path / "mine.png")
+    dataset_factory.image(root / "a.png")
     for outside in ("../mine.png", str(tmp_path / "mine.png"), f"file://{tmp_path}/mine.png",
                     "x/../../mine.png", "s3://other/mine.png", "../data2/mine.png"):  # fmt: skip
         (root / "pairs.csv").write_text(f"before,after\na.png,{outside}\n")
@@ -299,7 +299,7 @@ def test_html_in_captions_does_not_run(tmp_path: Path, prepare: Command) -> None
     """In both reports, in a real browser, with the page's ban on scripts taken out."""
     root = tmp_path / "data"
     for name in ("a", "b"):
-        miniatures.image(root / f"{name}.png", ord(name))
+        dataset_factory.image(root / f"{name}.png", ord(name))
     rows = [{"before": "a.png", "after": "b.png", "caption": EVIL, "change_type": EVIL, "id": EVIL}]
     (root / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
     interpolated = prepare(

@@ -22,7 +22,7 @@ from cc_prep.formats import training_shards
 from cc_train.data.stream import Source
 from cc_train.runs import checkpoints
 from cc_train.training.trainer import Trainer
-from tests import stages
+from tests import run_factory
 from tests.conftest import BIN
 from tests.faults import processes, tries
 
@@ -32,7 +32,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, weights: Path, shards: str) 
     """A finished run of either stage."""
     folder = tmp_path_factory.mktemp("whole")
     for kind, more in (("stage1", ()), ("stage2", ("--init", str(folder / "stage1")))):
-        done = stages.train(kind, weights, shards, folder / kind, *more)
+        done = run_factory.train(kind, weights, shards, folder / kind, *more)
         assert done.returncode == 0, done.stderr
     return {kind: folder / kind for kind in ("stage1", "stage2")}
 
@@ -93,14 +93,14 @@ def test_random_kills(
         moment = ("at random", "while a checkpoint is written")[(number + workers // 2) % 2]
         more = ["--init", str(whole["stage1"])] if kind == "stage2" else []
         more += ["--set", f"loop.loader_workers={workers}", "--set", "loop.checkpoint_every=1"]
-        arguments = stages.command(kind, weights, shards, run, *more)
+        arguments = run_factory.command(kind, weights, shards, run, *more)
         job = start(*arguments)
         struck[moment] += dies(job, run, moment, rng)
         output = processes.ended(job)
         assert "Traceback" not in output
-        done = stages.train(kind, weights, shards, run, *more)
+        done = run_factory.train(kind, weights, shards, run, *more)
         assert done.returncode == 0, done.stderr
-        assert stages.log(run) == stages.log(whole[kind])
+        assert run_factory.log(run) == run_factory.log(whole[kind])
         assert tensors(run) == tensors(whole[kind])
         assert not writing(run)
         shutil.rmtree(run)
@@ -110,7 +110,7 @@ def test_random_kills(
 
 def tensors(run: Path) -> bytes:
     """A model's bytes without the file's metadata, where the settings stand."""
-    data = stages.model(run)
+    data = run_factory.model(run)
     return data[8 + int.from_bytes(data[:8], "little") :]
 
 
@@ -151,7 +151,7 @@ def test_a_shard_that_goes_bad_in_the_middle(
             harm(shard)
 
     monkeypatch.setattr(Trainer, "save", save_and_harm)
-    done = stages.train(
+    done = run_factory.train(
         "stage1", weights, f"{mine}/*.tar", run,
         "--set", f"stream.skip_bad={allowed}", "--steps", "16",
     )  # fmt: skip
@@ -180,7 +180,7 @@ def two_ranks(
     """A training of two ranks that has a checkpoint, and its second rank."""
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-        "-m", "cc_train", *stages.command("stage1", weights, shards, run), *ELASTIC, *more,
+        "-m", "cc_train", *run_factory.command("stage1", weights, shards, run), *ELASTIC, *more,
         "--steps", "2000",
     ]  # fmt: skip
     job = subprocess.Popen(
@@ -215,7 +215,7 @@ def test_one_of_two_ranks_is_killed(tmp_path: Path, weights: Path, shards: str) 
     assert "rank 0: the exchange with the other processes failed, perhaps because one" in output
     steps = checkpoints.steps(run)
     more = (*ELASTIC, "--steps", str(steps[-1] + 2))
-    again = stages.train("stage1", weights, shards, run, *more)
+    again = run_factory.train("stage1", weights, shards, run, *more)
     assert again.returncode == 0, again.stderr
     assert f"resuming at step {steps[-1]}" in again.stderr
 
@@ -223,7 +223,7 @@ def test_one_of_two_ranks_is_killed(tmp_path: Path, weights: Path, shards: str) 
 def test_a_loader_worker_is_killed(tmp_path: Path, weights: Path, shards: str) -> None:
     run = tmp_path / "run"
     job = start(
-        *stages.command("stage1", weights, shards, run),
+        *run_factory.command("stage1", weights, shards, run),
         "--set", "loop.loader_workers=2", "--steps", "2000",
     )  # fmt: skip
     assert processes.wait_for(lambda: checkpointed(run), job)
@@ -237,13 +237,13 @@ def test_a_loader_worker_is_killed(tmp_path: Path, weights: Path, shards: str) -
 def test_a_loss_that_is_no_number(tmp_path: Path, weights: Path, shards: str) -> None:
     """The run ends, and what was saved before is finite."""
     run = tmp_path / "run"
-    done = stages.train(
+    done = run_factory.train(
         "stage1", weights, shards, run,
         "--set", "loop.learning_rate=1e30", "--set", "loop.checkpoint_every=1",
     )  # fmt: skip
     assert done.returncode == 1
     assert "lower loop.learning_rate: the command then resumes" in done.stderr
-    for line in stages.log(run):
+    for line in run_factory.log(run):
         assert all(math.isfinite(v) for v in line.values() if isinstance(v, float))
     checkpoint, wrong = checkpoints.read_last(run)
     assert wrong == []
@@ -256,7 +256,7 @@ def test_a_disk_that_fills_up(
 ) -> None:
     """No half a checkpoint stays, the one before is good, and the run goes on from it."""
     with processes.mounted(tmp_path / "disk", 200) as disk:
-        job = start(*stages.command("stage1", weights, shards, disk / "run"))
+        job = start(*run_factory.command("stage1", weights, shards, disk / "run"))
         assert processes.wait_for(lambda: checkpointed(disk / "run"), job)
         processes.fill(disk / "filler")
         output = processes.ended(job)
@@ -265,8 +265,8 @@ def test_a_disk_that_fills_up(
         assert "Traceback" not in output
         assert not writing(disk / "run")
         (disk / "filler").unlink()
-        done = stages.train("stage1", weights, shards, disk / "run")
+        done = run_factory.train("stage1", weights, shards, disk / "run")
         assert done.returncode == 0, done.stderr
         assert tensors(disk / "run") == tensors(whole["stage1"])
-        lines = [json.dumps(line) for line in stages.log(disk / "run")]
-        assert lines == [json.dumps(line) for line in stages.log(whole["stage1"])]
+        lines = [json.dumps(line) for line in run_factory.log(disk / "run")]
+        assert lines == [json.dumps(line) for line in run_factory.log(whole["stage1"])]

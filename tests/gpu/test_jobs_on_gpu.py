@@ -22,7 +22,7 @@ from cc_prep.steps.base import Members
 from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.weights import networks
 from pipelines import job
-from tests import commands, fake_jobs, fakes
+from tests import commands, job_factory
 from tests.conftest import Command
 from tests.gpu.test_networks_on_gpu import Row, frames
 
@@ -84,7 +84,7 @@ def test_frames_that_do_not_fit_together_go_apart(row: Row) -> None:
     row("VQGAN, half of the memory it wants", "99 % the same", figure)
 
 
-class Poisoned(fakes.NumberStep):
+class Poisoned(job_factory.NumberStep):
     """A `NumberStep` at one of whose pairs the GPU's context breaks, the first time."""
 
     def __init__(self, folder: str, number: int, device: str) -> None:
@@ -108,7 +108,7 @@ def break_context() -> None:
 
 def test_a_broken_context_ends_its_worker_alone(tmp_path: Path, row: Row) -> None:
     """Keeps away: good pairs that are rejected in a process in which every call fails."""
-    spec = fake_jobs.spec(tmp_path)
+    spec = job_factory.spec(tmp_path)
     object.__setattr__(spec, "make_step", partial(Poisoned, str(tmp_path), 7))
     with commands.one_ray(gpus=1):
         options, console = job.Options(workers=1, device="gpu"), Console(file=io.StringIO())

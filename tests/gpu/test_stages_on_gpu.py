@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from cc_train import start, systems
 from cc_train.training.task import Request
-from tests import token_shards
+from tests import shard_factory
 
 Row = Callable[[str, str, str], None]
 STEPS = 6
@@ -37,7 +37,7 @@ TOLERANCES = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 2e-2}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Shards, and a run of each stage on the CPU: `<system>-cpu`."""
     folder = tmp_path_factory.mktemp("gpu")
-    token_shards.write(folder, 8)
+    shard_factory.write_tokens(folder, 8)
     for system in OWN:
         train(system, folder, folder / f"{system}-cpu", device="cpu")
     return folder

@@ -98,9 +98,10 @@ def test_stage1_losses(folder: Path, ignored: bool) -> None:
     torch.testing.assert_close(losses.double(), expected, atol=meta["tolerance"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("folder", STAGE2, ids=lambda f: f.name)
-@torch.inference_mode()
-def test_stage2(folder: Path) -> None:
+def captioner_of(
+    folder: Path, dropout: float = 0.1
+) -> tuple[ProCap, dict[str, torch.Tensor], dict[str, Any]]:
+    """The captioner of stage 2's golden vectors, the vectors, and what is said of them."""
     parts, io, meta = load(folder)
     sizes = meta["config"]["decoder_param"]
     encoder, vqgan = build(parts, {})
@@ -109,6 +110,7 @@ def test_stage2(folder: Path) -> None:
         **caption_decoder.sizes_of(shapes),
         heads=sizes["num_attention_heads"],
         length=sizes["max_t_len"],
+        dropout=dropout,
         reference_quirks=True,
     )
     features = FrameFeatures(vqgan, "pixels", reference_quirks=True)
@@ -118,7 +120,14 @@ def test_stage2(folder: Path) -> None:
     )
     captioner.mlp.load_state_dict(parts.bridge)
     captioner.decoder.load_state_dict(parts.decoder)
-    captioner.eval()
+    return captioner.eval(), io, meta
+
+
+@pytest.mark.parametrize("folder", STAGE2, ids=lambda f: f.name)
+@torch.inference_mode()
+def test_stage2(folder: Path) -> None:
+    captioner, io, meta = captioner_of(folder)
+    sizes, features = meta["config"]["decoder_param"], captioner.features
     close = {"atol": meta["tolerance"], "rtol": 1e-4}
     before_after = features(torch.stack((io["before"], io["after"]), dim=1))
     torch.testing.assert_close(captioner.procedure(before_after), io["procedure"], **close)

@@ -24,7 +24,7 @@ from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
 from cc_train.systems.procap.stage1 import read_encoder
 from cc_train.text import MARKS
 from tests.conftest import golden
-from tests.planted import Payload
+from tests.weight_factory import Payload
 
 KEYS = [path for folder in golden("procap_keys") for path in sorted(folder.glob("*.json"))]
 STAGE1, STAGE2 = golden("procap_stage1"), golden("procap_stage2")

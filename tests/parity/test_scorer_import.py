@@ -21,7 +21,7 @@ from cc_train.systems.scorer.captioner import ScorerCaptioner
 from cc_train.systems.scorer.import_checkpoint import CLASS
 from cc_train.systems.scorer.words import END, MARKS, NULL
 from tests.conftest import golden
-from tests.planted import Payload
+from tests.weight_factory import Payload
 
 FOLDER = golden("scorer")[0]
 META = json.loads((FOLDER / "meta.json").read_text())

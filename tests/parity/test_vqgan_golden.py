@@ -8,10 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 
 from cc_prep.errors import UserError
 from cc_prep.models.vqgan import VQGAN, Config
+from cc_train import configs
+from cc_train.systems.vqgan import recipe
 from tests.conftest import golden
 
 FOLDERS = [folder for folder in golden("vqgan") if (folder / "io.npz").exists()]
@@ -57,6 +60,12 @@ def test_every_key_of_the_real_model(folder: Path, size: int) -> None:
     with torch.device("meta"):
         network = VQGAN(Config.of(expected))
     assert {n: tuple(t.shape) for n, t in network.state_dict().items()} == expected
+
+
+@pytest.mark.parametrize("folder", KEYS, ids=lambda f: f.name)
+def test_a_recipe_goes_on_with_the_real_model(folder: Path) -> None:
+    settings = configs.load(recipe.Settings, "vqgan", "vqgan-f16", [], Console(quiet=True))
+    assert settings.network == Config.of(shapes(folder, "keys_resolution_256"))
 
 
 @pytest.mark.parametrize("folder", KEYS, ids=lambda f: f.name)

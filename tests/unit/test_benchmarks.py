@@ -151,6 +151,20 @@ def test_stored_results_are_those_of_todays_ablation(ablation: ModuleType, tmp_p
     assert sum(map(len, known.values())) == len(lines)
 
 
+def test_stored_results_are_those_of_todays_table_of_few_labels(
+    ablation: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: the same of the table of few labels, and one training that is two rows."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    imagining = importlib.import_module("imagining")
+    file = ROOT / imagining.RESULTS
+    lab = imagining.Imagining(Path("out"), None, file)
+    rows = [imagining.Row(arm, count) for count in imagining.LABELS for arm in imagining.ARMS]
+    known = lab.known(rows)
+    assert len(known) == len(rows)
+    assert sum(map(len, known.values())) == len(file.read_text().splitlines())
+
+
 def _scores(exact: float) -> dict[str, object]:
     facts = {"shares": {"exact": {"share": exact}}, "told apart": {"share": 0.5}}
     return {
@@ -204,7 +218,7 @@ def test_the_page_has_the_table_that_the_scorer_comparison_prints(
     monkeypatch.chdir(ROOT)
     plan = importlib.import_module("scorer_comparison").PLAN
     table = comparison.Comparison(Path("out"), ROOT / plan.results, plan).table()
-    page = (ROOT / "docs/results.md").read_text()
+    page = (ROOT / "benchmarks/results/notes/scorer.md").read_text()
     assert f"<!-- {plan.mark} -->\n{table}\n<!-- end -->" in page
 
 

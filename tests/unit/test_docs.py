@@ -11,7 +11,7 @@ import pytest
 
 from cc_prep import datasets, manifest
 from cc_prep.steps import interpolate
-from tests import miniatures
+from tests import dataset_factory
 from tests.conftest import ROOT
 
 DOCUMENTS = sorted(
@@ -119,7 +119,7 @@ def test_the_reader_of_the_page_on_data_sets_works(tmp_path: Path) -> None:
     reader, miniature = code_blocks("docs/contributing/data-set.md")
     names: dict[str, Any] = {}
     exec(reader, names)
-    helpers = {"image": miniatures.image, "write": miniatures.write, "Path": Path}
+    helpers = {"image": dataset_factory.image, "write": dataset_factory.write, "Path": Path}
     namespace: dict[str, Any] = {**helpers, "Manifest": object, "manifest": LevirInstead}
     exec(miniature, namespace)
     settings = namespace["rooms"](tmp_path)

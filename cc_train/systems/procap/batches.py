@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -29,10 +29,11 @@ from cc_train.data.collate import (
     require_backbone,
     stack,
 )
-from cc_train.systems.procap import damage, masking
+from cc_train.systems.procap import damage, masking, pasting
 from cc_train.systems.procap.masking import Masks
 
 DRAWING: tuple[Strategy, ...] = ("confidence", "random", "visual")
+Text = Literal["captions", "none"]
 
 
 class Keyframes(Section):
@@ -59,6 +60,8 @@ class ProcedureBatches:
         first_caption: Always use the first caption, as the reference does for small data sets.
         crop: See `cropped`.
         backbone: The backbone of the features.
+        text: `none` shows no caption.
+        pasted: A batch also has a pair with pasted things of each sample.
     """
 
     kind: Reads
@@ -68,6 +71,8 @@ class ProcedureBatches:
     first_caption: bool = False
     crop: float | None = None
     backbone: FeatureSource | None = None
+    text: Text = "captions"
+    pasted: bool = False
 
     def __call__(
         self,
@@ -112,12 +117,37 @@ class ProcedureBatches:
             "negative_is_valid": torch.tensor(valid),
             "mask": torch.tensor(masks),
             "changed": torch.tensor([s.meta.get("kind") != NO_CHANGE for s in samples]),
+            **(self._pasted(every, rngs, negative_index) if self.pasted else {}),
+        }
+
+    def _pasted(
+        self,
+        samples: Sequence[TrainingSample],
+        rngs: Sequence[np.random.Generator],
+        sources: np.ndarray,
+    ) -> dict[str, torch.Tensor]:
+        """A pair with pasted things of each sample that has a generator.
+
+        Args:
+            sources: The number of the sample that the things of each are cut out of.
+        """
+        ends, kinds = [], []
+        for sample, source, rng in zip(samples, sources.tolist(), rngs, strict=False):
+            size = int(sample.meta["height"]), int(sample.meta["width"])
+            image, other = (_an_end(one, size, rng) for one in (sample, samples[source]))
+            grid = sample.tokens.shape[1], sample.tokens.shape[2]
+            pair = pasting.paste(image, other, grid, rng)
+            ends.append(pair.ends)
+            kinds.append(pair.kinds.reshape(-1))
+        return {
+            "pasted": torch.from_numpy(stack(samples[: len(ends)], ends)),
+            "pasted_kinds": torch.from_numpy(np.stack(kinds)),
         }
 
     def _shown(self, sample: TrainingSample, rng: np.random.Generator) -> Shown:
         """Draws the frames and the caption of a sample, before its mask."""
         chosen = self._keyframes(sample, rng)
-        text = draw_caption(sample, rng, self.first_caption)
+        text = "" if self.text == "none" else draw_caption(sample, rng, self.first_caption)
         tokens = sample.tokens[chosen].reshape(len(chosen), -1).astype(np.int64)
         seen = self._seen(sample, chosen, tokens)
         frames = seen if self.crop is None else cropped(seen, self.crop, rng)
@@ -185,6 +215,18 @@ def _check_scores(sample: TrainingSample, rule: Strategy) -> None:
             "of images alone",
             f"Set keyframes.strategy=visual, or build the shards with keyframes.strategy={rule}",
         )
+
+
+def _an_end(sample: TrainingSample, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
+    """The image before or after, uint8 [H, W, 3]. Raises UserError if it is not stored."""
+    frame = (0, len(sample.tokens) - 1)[int(rng.integers(2))]
+    if frame not in sample.images:
+        raise UserError(
+            f"losses.local: things are pasted into images, and {sample.key} holds none of its ends",
+            "Build the shards with --set keyframes.images=keyframes, or set losses.local=0",
+        )
+    image: np.ndarray = images_of(sample, [frame], size)[0]
+    return image
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,9 @@ class ComparisonSettings(Section):
     """Attention heads."""
     dropout: float = Field(0.1, ge=0, lt=1)
     """The dropout."""
+    skip: bool = False
+    """Beside the states of an end, what the encoder was given of it is compared too, so that a
+    change that the states hide is still seen."""
 
 
 class ProCap(WithFrozen, EncoderDecoder):
@@ -97,9 +100,12 @@ class ProCap(WithFrozen, EncoderDecoder):
             {"decoder": CaptionDecoder(len(codec), decoder, decoder.reference_quirks)}
         )
         self.comparison: Comparison | None = None
+        self.skip: nn.Sequential | None = None
         if comparison is not None:
             grid = sizes.rows, sizes.columns
             self.comparison = Comparison(width, grid, comparison.heads, comparison.dropout)
+            if comparison.skip:
+                self.skip = nn.Sequential(nn.LayerNorm(2 * width), Linear(2 * width, width))
             self.bridge = change_bridge(width, decoder.width)
             self.kinds = change_kinds(decoder.width)
         self.queries: nn.Parameter | None = None
@@ -148,16 +154,25 @@ class ProCap(WithFrozen, EncoderDecoder):
 
     def memory(self, before_after: Tensor) -> Tensor:
         """What the decoder attends to, [B, N, width]."""
-        states = self.procedure(self.features(as_input(before_after)))
-        changes = None if self.comparison is None else self.changes(*self.ends(states))
+        embedded = self.encoder.embed(self.features(as_input(before_after)))
+        states = self.procedure_between(embedded)
+        changes = None if self.comparison is None else self.changes(*self.ends(states, embedded))
         return self.attended(states, changes)
 
-    def ends(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """The states of before and after as images, [B, D, rows, columns] each."""
+    def ends(self, states: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor]:
+        """What is compared of before and after as images, [B, D, rows, columns] each.
+
+        Args:
+            states: The encoder's, [B, T · n, D].
+            embedded: What the encoder's `embed` made of both ends, [B, 2, n, D].
+        """
         sizes = self.encoder.config
         count, shape = sizes.frame_tokens, (sizes.rows, sizes.columns)
-        before, after = states[:, :count], states[:, -count:]
-        return before.mT.unflatten(2, shape), after.mT.unflatten(2, shape)
+        ends = torch.stack((states[:, :count], states[:, -count:]), dim=1)
+        if self.skip is not None:
+            ends = self.skip(torch.cat((ends, embedded), dim=-1))
+        before, after = ends.mT.unflatten(3, shape).unbind(1)
+        return before, after
 
     def changes(self, before: Tensor, after: Tensor) -> Changes:
         """The differences between the states of both ends; only with a comparison."""

@@ -18,10 +18,12 @@ from cc_prep.models.clip import Mask, RowMask, Transformer, count_layers
 from cc_prep.models.cpu import Linear
 from cc_prep.settings import Section
 from cc_train.layers.feature_grid import Standardise
+from cc_train.systems.procap import pasting
 
 REL, ST1, VID = 0, 1, 2
 SPECIAL = 5  # two of them are reserved
 BYTE_PAIRS = 49408
+LOCAL = "to_logits_local"
 
 
 class Sizes(Section):
@@ -45,6 +47,7 @@ class Config(Sizes):
         latent: Channels of a frame's features.
         frames: Of a sequence, both ends included.
         standardised: The features' channels are standardised first.
+        local: It has the head that tells what was pasted where.
     """
 
     latent: int = 256
@@ -54,6 +57,7 @@ class Config(Sizes):
     columns: int = 14
     text_vocabulary: int = BYTE_PAIRS
     standardised: bool = False
+    local: bool = False
 
     @property
     def frame_tokens(self) -> int:
@@ -81,6 +85,7 @@ class Config(Sizes):
             text_vocabulary=shapes["text_emb.weight"][0] - length - 1,
             standardised="standardise.mean" in shapes,
             compare_ends=shapes["to_logits_rel.1.weight"][1] > width,
+            local=f"{LOCAL}.0.weight" in shapes,
         )
 
 
@@ -158,6 +163,11 @@ class ProcedureEncoder(nn.Module):
         if config.compare_ends:
             self.rel_text, self.rel_change = Linear(width, width), Linear(width, width)
         self.to_logits_vid = head(width, 1)
+        if config.local:
+            self.to_logits_local = nn.Sequential(
+                nn.LayerNorm(2 * width), Linear(2 * width, width), nn.GELU(),
+                Linear(width, len(pasting.KINDS)),
+            )  # fmt: skip
 
     def control(self, text: Tensor, related: bool = True, reference_quirks: bool = False) -> Tensor:
         """Embeddings [B, C, D] of the control tokens; `related` puts [REL] before them.
@@ -253,6 +263,30 @@ class ProcedureEncoder(nn.Module):
         last_mask = mask if reference_quirks else None
         states: Tensor = self.transformer.last.forward_rows(rows, hidden, last_mask)
         return states
+
+    def forward_ends(self, embedded: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """States of both ends as stage 2 has them, [B, 2, n, D]: without a caption, and with all
+        frames in between masked.
+
+        Args:
+            embedded: What `embed` made of both ends, [B, 2, n, D].
+            hidden: Places of the ends that are masked as well, bool [2, n].
+        """
+        sizes, count, device = self.config, len(embedded), embedded.device
+        inner = embedded.new_zeros(count, sizes.frames - 2, *embedded.shape[2:])
+        visible = torch.zeros(sizes.frames, sizes.frame_tokens, dtype=torch.bool, device=device)
+        visible[[0, -1]] = True if hidden is None else ~hidden
+        frames = torch.cat((embedded[:, :1], inner, embedded[:, 1:]), dim=1)
+        text = torch.zeros(count, sizes.text_length, dtype=torch.long, device=device)
+        placed = self.placed(frames, visible.flatten().expand(count, -1))
+        states = self.forward_frames(self.control(text, related=False), placed)
+        return states.unflatten(1, (sizes.frames, sizes.frame_tokens))[:, [0, -1]]
+
+    def local(self, ends: Tensor) -> Tensor:
+        """What happened at each place, logits [B, n, kinds], from the states of both ends [B, 2, n,
+        D]; only with `config.local`."""
+        logits: Tensor = self.to_logits_local(torch.cat((ends[:, 0], ends[:, 1]), dim=-1))
+        return logits
 
     def forward_variants(
         self, inputs: Sequence[tuple[Tensor, Tensor]], rows: Sequence[Sequence[int] | None]

@@ -15,7 +15,6 @@ from rich.console import Console
 
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.tar import DamagedShard
-from cc_prep.models.clip import count_layers
 from cc_prep.settings import Conflict, Place, Section, Speed
 from cc_prep.weights.registry import read_tensors
 from cc_train.data import feature_statistics, image_pairs, order, shard_index, split
@@ -31,11 +30,18 @@ from cc_train.layers.feature_grid import Pooling
 from cc_train.runs import stored_run
 from cc_train.runs.stored_run import Run
 from cc_train.systems.procap import frozen_networks
-from cc_train.systems.procap.batches import Keyframes, ProcedureBatches, other_scenes, text_ids
+from cc_train.systems.procap.batches import (
+    Keyframes,
+    ProcedureBatches,
+    Text,
+    other_scenes,
+    text_ids,
+)
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.masking import Masks
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder, Sizes
 from cc_train.systems.procap.stage1_objective import Losses, Stage1Objective
+from cc_train.systems.procap.stage1_probe import Gate, ProbedPairs
 from cc_train.training.settings import Loop
 from cc_train.training.task import Request, Task, over_samples
 
@@ -56,9 +62,13 @@ class Network(Sizes):
     networks; for training from scratch."""
 
     def encoder(
-        self, features: FrameFeatures, frames: int, grid: tuple[int, int]
+        self, features: FrameFeatures, frames: int, grid: tuple[int, int], local: bool = False
     ) -> ProcedureEncoder:
-        """An untrained encoder for so many frames of [rows, columns] tokens."""
+        """An untrained encoder for so many frames of [rows, columns] tokens.
+
+        Args:
+            local: With the head of `losses.local`.
+        """
         config = Config(
             **self.model_dump(include=set(Sizes.model_fields)),
             latent=features.channels,
@@ -67,6 +77,7 @@ class Network(Sizes):
             rows=grid[0],
             columns=grid[1],
             standardised=features.backbone is not None,
+            local=local,
         )
         encoder = ProcedureEncoder(config, self.position_std)
         if self.sinusoidal_init:
@@ -109,8 +120,16 @@ class Settings(Section):
     """What is masked."""
     losses: Losses = Losses()
     """Weights of the losses."""
+    text: Text = "captions"
+    """`none`: the encoder sees no captions, so that pairs without any teach it as much as others.
+    Not in the paper; it needs `losses.align=0`."""
     first_caption: bool = False
     """Always take a pair's first caption, and not a random one."""
+    probe_labels: int | None = Field(None, ge=10)
+    """In each validation a probe of so many labelled scenes reads the changes of the others, and
+    logs how much more it tells from the states, or from surprise, beside the encoder's input than
+    from that alone (docs/imagining.md). It needs facts of rendered scenes, twice as many of them.
+    """
     validation_split: split.ValidationSplit = split.ValidationSplit()
     """What is held out of the training for validation, without --valid."""
     stream: StreamSettings = StreamSettings()
@@ -133,6 +152,13 @@ class Settings(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _align_needs_captions(self) -> Settings:
+        if self.text == "none" and self.losses.align:
+            raise Conflict("losses.align: it judges captions, and text=none shows none",
+                           "Set losses.align=0, or text=captions")  # fmt: skip
+        return self
+
 
 def prepare(settings: Settings, request: Request) -> Task:
     """The training task: data, procedure encoder, objective. Raises UserError.
@@ -152,7 +178,14 @@ def prepare(settings: Settings, request: Request) -> Task:
         reference_quirks=settings.reference_quirks,
         cache_mb=settings.cache_mb,
     )
-    encoder = untrained(settings.network, features, settings.keyframes.k + 2, data, request.console)
+    encoder = untrained(
+        settings.network,
+        features,
+        settings.keyframes.k + 2,
+        data,
+        request.console,
+        local=settings.losses.local > 0,
+    )
     if request.init is not None:
         start_from_clip(encoder, request.init)
     make_batch = ProcedureBatches(
@@ -162,6 +195,8 @@ def prepare(settings: Settings, request: Request) -> Task:
         settings.network.text_length,
         settings.first_caption,
         backbone=features.source,
+        text=settings.text,
+        pasted=settings.losses.local > 0,
     )
     for _ in HeldOut(shard_index.first_of_shards(data.valid), make_batch):
         pass  # a shard that validation cannot take is refused before the first step
@@ -177,7 +212,8 @@ def prepare(settings: Settings, request: Request) -> Task:
         ),
         weight_decay=settings.loop.weight_decay,
         device=request.device,
-        picture=partial(_picture, data.valid[:6], make_batch, features),
+        picture=partial(_picture, data.valid[:6], make_batch, features, settings.losses.of_frames),
+        **_probe(settings.probe_labels, data, features, request),
         max_activation_mb=settings.max_activation_mb,
         ranks=request.ranks,
     )
@@ -196,11 +232,28 @@ def prepare(settings: Settings, request: Request) -> Task:
     )
 
 
+def _probe(
+    labels: int | None, data: Split, features: FrameFeatures, request: Request
+) -> dict[str, Gate]:
+    """The probe of the validations, if one is asked for; the first rank runs it."""
+    if labels is None or not request.ranks.is_main_process:
+        return {}
+    pairs = ProbedPairs.read(data.valid, features)
+    return {"probe": Gate(pairs, labels, request.device)}
+
+
 def untrained(
-    network: Network, features: FrameFeatures, frames: int, data: Split, console: Console
+    network: Network,
+    features: FrameFeatures,
+    frames: int,
+    data: Split,
+    console: Console,
+    *,
+    local: bool = False,
 ) -> ProcedureEncoder:
     """An untrained encoder, which has only the statistics of a backbone's features."""
-    encoder = network.encoder(features, frames, frozen_networks.grid(data.first, features.vqgan))
+    grid = frozen_networks.grid(data.first, features.vqgan)
+    encoder = network.encoder(features, frames, grid, local)
     backbone = features.backbone
     if backbone is not None and encoder.standardise is not None:
         seen = feature_statistics.compute(data.train, features.source, console, backbone.on_grid)
@@ -237,6 +290,8 @@ def imagine(run: Path, pair: tuple[Image, Image], caption: str) -> np.ndarray:
     from cc_train.systems.procap import visualise
 
     encoder, settings = read_encoder(run)
+    if not visualise.head_is_trained(encoder):
+        raise UserError(f"{run}: it learned no tokens of frames", "Give a run with losses.msm")
     features, sizes = read_features(run, settings), encoder.eval().config
     factor = features.vqgan.config.factor
     size = (sizes.rows * factor, sizes.columns * factor)
@@ -252,16 +307,26 @@ def imagine(run: Path, pair: tuple[Image, Image], caption: str) -> np.ndarray:
     return pictures[0].numpy()
 
 
-def start_from_clip(encoder: ProcedureEncoder, path: Path) -> None:
-    """Takes the first blocks of CLIP's image transformer. Raises UserError."""
+def clip_blocks(path: Path) -> dict[str, torch.Tensor]:
+    """The blocks of CLIP's image transformer in a file of its weights. Raises UserError."""
     tensors = {name.removeprefix("clip."): t for name, t in read_tensors(path).items()}
     blocks = {n[len(CLIP_BLOCKS) :]: t for n, t in tensors.items() if n.startswith(CLIP_BLOCKS)}
-    own = encoder.transformer.state_dict()
-    count = count_layers(tensors, CLIP_BLOCKS.rstrip("."))
+    if not blocks:
+        raise UserError(
+            f"{path}: these are no CLIP weights: no {CLIP_BLOCKS}… in them",
+            "Give CLIP's weights (ViT-B-32.pt), or a run of stage 1 to cc-train stage2",
+        )
+    return blocks
+
+
+def start_from_clip(encoder: ProcedureEncoder, path: Path) -> None:
+    """Takes the first blocks of CLIP's image transformer. Raises UserError."""
+    blocks, own = clip_blocks(path), encoder.transformer.state_dict()
+    count = len({name.split(".")[1] for name in blocks})
     if count < encoder.config.layers or any(
         blocks[name].shape != t.shape for name, t in own.items()
     ):
-        width = len(next(iter(blocks.values()))) if blocks else 0
+        width = len(next(iter(blocks.values())))
         raise UserError(
             f"{path}: {count} blocks, the first tensor {width} wide, do not make "
             f"{encoder.config.layers} of {encoder.config.width}",
@@ -317,10 +382,15 @@ def _picture(
     entries: Sequence[Entry],
     make_batch: ProcedureBatches,
     features: FrameFeatures,
+    of_frames: bool,
     network: ProcedureEncoder,
 ) -> np.ndarray | None:
-    """A picture of the encoder's reconstructions of some held-out sequences."""
+    """A picture of the encoder's reconstructions of some held-out sequences, or, if it learns
+    nothing of frames, of what it finds in pasted pairs."""
     from cc_train.systems.procap import visualise
 
     batch = next(iter(HeldOut(entries, make_batch)), None)
-    return None if batch is None else visualise.reconstructions(batch, features, network)
+    if batch is None:
+        return None
+    draw = visualise.reconstructions if of_frames else visualise.pasted
+    return draw(batch, features, network)

@@ -4,6 +4,8 @@ Three losses: msm, the codebook indices of masked tokens; align, whether the cap
 change's own; consistency, whether the frames at [VID] are in their order. The losses are sums over
 three variants of the input, which go through the encoder as one batch, or, where that is large and
 a CPU's, one by one, each with its backward pass. Source: ProCap, section 3.3, and its code.
+
+A fourth loss is ours: local, what was pasted where into both ends of a pair (`pasting`).
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cc_prep.models.clip import rows_of
 from cc_prep.settings import Section
 from cc_train.distributed import ALONE, Ranks
 from cc_train.runs.checkpoints import Criterion
+from cc_train.systems.procap import pasting
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.masking import NAMES as MASKS
 from cc_train.systems.procap.procedure_encoder import VID, ProcedureEncoder
@@ -38,7 +41,7 @@ KEPT = 10  # numbers a channel that a block keeps of a token: 1 + 1 input, 3 q k
 
 
 class Losses(Section):
-    """Weights of the three losses; a loss of weight 0 costs no pass. The paper's sum is 1, 1, 1."""
+    """Weights of the losses; a loss of weight 0 costs no pass. The paper's sum is 1, 1, 1 and 0."""
 
     msm: float = Field(7.0, ge=0)
     """Of the codebook indices of masked tokens."""
@@ -46,11 +49,25 @@ class Losses(Section):
     """Of whether the caption describes this change."""
     consistency: float = Field(0.5, ge=0)
     """Of whether the frames are in order."""
+    local: float = Field(0.0, ge=0)
+    """Of what happened at each place of a pair into which things were pasted; not in the paper. It
+    needs shards with images, and a sample's captions and frames in between play no part."""
     ignore_fully_masked: bool = True
     """Samples of which nothing is seen do not count for `align` and `consistency`."""
     reference_quirks: bool = False
     """Two deviations of ProCap's code: `consistency` sums over all samples and divides by those
     that are not fully masked, and captions of other pairs may be true of this one as well."""
+
+    @model_validator(mode="after")
+    def _something_is_learned(self) -> Losses:
+        if not (self.of_frames or self.local):
+            raise ValueError("all weights are 0")
+        return self
+
+    @property
+    def of_frames(self) -> bool:
+        """Whether there is a loss of the sequence of frames itself."""
+        return any(getattr(self, name) for name in NAMES)
 
 
 @dataclass(frozen=True)
@@ -215,6 +232,30 @@ def _needed(settings: Losses) -> tuple[Variant, ...]:
     return tuple(name for name in VARIANTS if name == "true" or getattr(settings, name))
 
 
+def pasted_features(features: FrameFeatures, images: Tensor) -> Tensor:
+    """What the encoder sees of images uint8 [B, 2, H, W, 3], of whatever kind: [B, 2, n, C]."""
+    pixels = as_input(images)
+    seen: Tensor = features(features.indices(pixels) if features.kind == "tokens" else pixels)
+    return seen
+
+
+def local_loss(
+    encoder: ProcedureEncoder, pasted: Tensor, kinds: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The sum over all places of the cross-entropy of what happened there; and, of the places where
+    something did, how many were told, and their number.
+
+    Args:
+        pasted: Features of both ends, [B, 2, n, C].
+        kinds: Of `pasting.KINDS`, int64 [B, n].
+    """
+    logits = encoder.local(encoder.forward_ends(encoder.embed(pasted))).float()
+    loss = F.cross_entropy(logits.flatten(0, 1), kinds.flatten(), reduction="sum")
+    changed = kinds != pasting.NONE
+    told = (logits.argmax(-1) == kinds) & changed
+    return loss, told.sum(), changed.sum()
+
+
 def binary_loss(
     encoder: ProcedureEncoder, batch: Batch, settings: Losses, name: str, states: Tensor, sign: int
 ) -> Tensor:
@@ -251,12 +292,14 @@ class Stage1Objective(Objective):
     A batch from the stream is {text, frames: images uint8 [B, T, H, W, 3], indices [B, T, n] or
     features [B, T, C, h, w], altered: the same of one frame more, damaged_order: int64 [B, T], see
     `damage.Damage`, tokens (not where frames are cropped), visible, negative_index,
-    negative_is_valid, mask: int64 [B], by `masking.NAMES`, changed: bool [B]}; a chunk has its
-    `variants` besides.
+    negative_is_valid, mask: int64 [B], by `masking.NAMES`, changed: bool [B]}, with `losses.local`
+    also {pasted: images uint8 [B, 2, H, W, 3], pasted_kinds: int64 [B, n]}; a chunk has its
+    `variants` besides, and the last one what was pasted.
 
     Args:
         held_out: Such batches for validation, those of this rank.
         picture: Makes the grid of a validation.
+        probe: Further figures of a validation.
         max_activation_mb: On a CPU, variants run one by one if together they would keep more than
             this for the backward pass.
     """
@@ -274,6 +317,7 @@ class Stage1Objective(Objective):
         weight_decay: float,
         device: str,
         picture: Callable[[ProcedureEncoder], np.ndarray | None] = lambda network: None,
+        probe: Callable[[ProcedureEncoder], dict[str, float]] = lambda network: {},
         max_activation_mb: int = 1000,
         ranks: Ranks = ALONE,
     ) -> None:
@@ -281,7 +325,9 @@ class Stage1Objective(Objective):
         self.features = features.to(device)
         self.max_activation_mb, self.ranks = max_activation_mb, ranks
         self.settings, self.held_out, self.device = settings, held_out, device
-        self.weight_decay, self.picture = weight_decay, picture
+        self.weight_decay, self.picture, self.probe = weight_decay, picture, probe
+        if not settings.of_frames:
+            self.criterion = Criterion("local", higher_is_better=False)
 
     def groups(self, phase: str) -> list[dict[str, Any]]:
         from cc_train.training import optim
@@ -289,12 +335,21 @@ class Stage1Objective(Objective):
         return optim.param_groups([self.network], self.weight_decay)
 
     def denominators(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return denominators(batch["visible"], batch["negative_is_valid"], self.settings)
+        counts = denominators(batch["visible"], batch["negative_is_valid"], self.settings)
+        if self.settings.local:
+            kinds = batch["pasted_kinds"]
+            counts["local"] = torch.tensor(kinds.numel(), device=kinds.device)
+        return counts
 
     def chunks(self, batch: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         """One chunk for each part of `division`, as input of the encoder."""
-        seen = self._seen(batch, _needed(self.settings))
-        return [{**seen, "variants": variants} for variants in self.division(batch["visible"])]
+        chunks: list[dict[str, Any]] = [{}]
+        if self.settings.of_frames:
+            seen = self._seen(batch, _needed(self.settings))
+            chunks = [{**seen, "variants": some} for some in self.division(batch["visible"])]
+        if self.settings.local:  # with the last pass, which is that of all parameters
+            chunks[-1] |= self._pasted(batch)
+        return chunks
 
     def division(self, visible: Tensor) -> list[tuple[Variant, ...]]:
         """All variants of a batch with this mask together, or each by itself: one by one they keep
@@ -314,7 +369,11 @@ class Stage1Objective(Objective):
     def losses(
         self, phase: str, batch: Mapping[str, Any], step: int, denominators: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        losses = sums(self.network, _batch(batch), self.settings, batch["variants"])
+        losses: dict[str, Tensor] = {}
+        if "variants" in batch:
+            losses = sums(self.network, _batch(batch), self.settings, batch["variants"])
+        if "pasted" in batch:
+            losses["local"], *_ = local_loss(self.network, batch["pasted"], batch["pasted_kinds"])
         return self._weighed({name: value / denominators[name] for name, value in losses.items()})
 
     def validate(self, network: nn.Module) -> tuple[dict[str, float], np.ndarray | None]:
@@ -322,6 +381,14 @@ class Stage1Objective(Objective):
         tally = Tally()
         for raw in self.held_out:
             on_device = to_device(raw, self.device)
+            if self.settings.local:
+                pasted = self._pasted(on_device)
+                kinds = pasted["pasted_kinds"]
+                loss, told, changed = local_loss(network, pasted["pasted"], kinds)
+                tally.add("local", loss, torch.tensor(kinds.numel()))
+                tally.add("local_accuracy", told, changed)
+            if not self.settings.of_frames:
+                continue
             batch = _batch(self._seen(on_device, _needed(self.settings)))
             hidden = hidden_states(network, batch, self.settings)
             counts = denominators(batch.visible, batch.negative_is_valid, self.settings)
@@ -333,7 +400,9 @@ class Stage1Objective(Objective):
                 for group, members in groups.items():
                     tally.add(f"{name}_{group}", right[members].sum(), count[members].sum())
         whole = Tally.summed(self.ranks.gather_objects((tally.sums, tally.counts)))
-        return whole.means(), self.picture(network) if self.ranks.is_main_process else None
+        if not self.ranks.is_main_process:
+            return whole.means(), None
+        return {**whole.means(), **self.probe(network)}, self.picture(network)
 
     def _weighed(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
         total = sum(
@@ -344,7 +413,8 @@ class Stage1Objective(Objective):
     def _seen(self, raw: Mapping[str, Any], variants: Sequence[Variant]) -> dict[str, Any]:
         """A batch from the stream as the encoder sees it, with features for images. The frozen
         networks see a frame of both sequences once, and run outside of what is compiled."""
-        batch = {name: value for name, value in raw.items() if name != "altered"}
+        left_out = ("altered", "pasted", "pasted_kinds")
+        batch = {name: value for name, value in raw.items() if name not in left_out}
         frames, batch["damaged"] = raw["frames"], raw["damaged_order"]
         if "consistency" in variants:
             frames = torch.cat((frames, raw["altered"]), dim=1)
@@ -352,6 +422,11 @@ class Stage1Objective(Objective):
         if "tokens" not in raw:  # cropped frames have others than the shards'
             batch["tokens"] = self.features.indices(as_input(raw["frames"])).flatten(1)
         return batch
+
+    def _pasted(self, raw: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The pairs with pasted things as the encoder sees them."""
+        seen = pasted_features(self.features, raw["pasted"])
+        return {"pasted": seen, "pasted_kinds": raw["pasted_kinds"]}
 
 
 def _batch(seen: Mapping[str, Any]) -> Batch:

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cc_prep.errors import UserError
 from cc_prep.records import Facts
 from cc_train.data import shard_index
 from cc_train.data.collate import before_after
@@ -26,6 +27,7 @@ from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
 
 BATCH = 32
 QUARTERS = 4
+VALIDATION_DRAWS = 4  # of labelled scenes
 INPUT, STATES, SURPRISE = "input", "states", "surprise"
 BESIDE = "beside input"
 
@@ -92,7 +94,7 @@ def readings(
     for ends, tokens in batches:
         embedded = encoder.embed(ends.to(device).float())
         embeddings.append(_difference(embedded))
-        states.append(_difference(_states(encoder, embedded)))
+        states.append(_difference(encoder.forward_ends(embedded)))
         surprises.append(surprise(encoder, embedded, tokens.to(device)).cpu().numpy())
     encoder.train(was_training)
     raw = _difference(pairs.ends.float())
@@ -127,7 +129,7 @@ def surprise(encoder: ProcedureEncoder, embedded: Tensor, tokens: Tensor) -> Ten
         for number in range(QUARTERS):
             hidden = torch.zeros(2, len(quarter), dtype=torch.bool, device=embedded.device)
             hidden[end] = quarter == number
-            logits = encoder.to_logits(_states(encoder, embedded, hidden)[:, end, hidden[end]])
+            logits = encoder.to_logits(encoder.forward_ends(embedded, hidden)[:, end, hidden[end]])
             truth = tokens[:, end, hidden[end]]
             unlikely[:, end, hidden[end]] = F.cross_entropy(
                 logits.mT.float(), truth, reduction="none"
@@ -135,29 +137,42 @@ def surprise(encoder: ProcedureEncoder, embedded: Tensor, tokens: Tensor) -> Ten
     return unlikely.mT
 
 
-def _states(encoder: ProcedureEncoder, embedded: Tensor, hidden: Tensor | None = None) -> Tensor:
-    """The states of both ends as stage 2 has them, [B, 2, n, D]: without a caption, and with all
-    frames in between hidden.
-
-    Args:
-        hidden: Places of the ends that are hidden as well, bool [2, n].
-    """
-    sizes, count = encoder.config, len(embedded)
-    inner = embedded.new_zeros(count, sizes.frames - 2, *embedded.shape[2:])
-    visible = torch.zeros(sizes.frames, sizes.frame_tokens, dtype=torch.bool)
-    visible = visible.to(embedded.device)
-    visible[[0, -1]] = True if hidden is None else ~hidden
-    frames = torch.cat((embedded[:, :1], inner, embedded[:, 1:]), dim=1)
-    text = torch.zeros(count, sizes.text_length, dtype=torch.long, device=embedded.device)
-    placed = encoder.placed(frames, visible.flatten().expand(count, -1))
-    states = encoder.forward_frames(encoder.control(text, related=False), placed)
-    return states.unflatten(1, (sizes.frames, sizes.frame_tokens))[:, [0, -1]]
-
-
 def _difference(ends: Tensor) -> np.ndarray:
     """After less before, float32 [B, n, D], of [B, 2, n, D]."""
     difference: np.ndarray = (ends[:, 1] - ends[:, 0]).float().cpu().numpy()
     return difference
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The probe as a training runs it in each validation.
+
+    Attributes:
+        labels: Number of labelled scenes.
+    """
+
+    pairs: ProbedPairs
+    labels: int
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        scenes = len(np.unique(self.pairs.labels.scenes))
+        if scenes < 2 * self.labels:
+            raise UserError(
+                f"probe_labels: {scenes} scenes of the validation have facts, and a probe of "
+                f"{self.labels} labelled ones needs {2 * self.labels}",
+                "Set probe_labels lower, or hold out more scenes",
+            )
+
+    def __call__(self, encoder: ProcedureEncoder) -> dict[str, float]:
+        """How much more is read beside the input than from the input alone: shares, by
+        `probe_<figure>_<reading>`."""
+        figures = measure(encoder, self.pairs, (self.labels,), VALIDATION_DRAWS, self.device)
+        return {
+            f"probe_{name}_{reading}": one.gain
+            for reading in (STATES, SURPRISE)
+            for name, one in figures[f"{reading} {BESIDE}"][self.labels].items()
+        }
 
 
 def logged(figures: Mapping[str, Mapping[int, Mapping[str, Figure]]]) -> dict[str, float]:

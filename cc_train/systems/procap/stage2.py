@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 from rich.console import Console
@@ -29,7 +29,14 @@ from cc_train.systems.procap import frozen_networks, procedure_encoder
 from cc_train.systems.procap.captioner import ComparisonSettings, Decoder, ProCap, Queries
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder, resized_times
-from cc_train.systems.procap.stage1 import Network, read_encoder, read_features, untrained
+from cc_train.systems.procap.stage1 import (
+    Network,
+    clip_blocks,
+    read_encoder,
+    read_features,
+    start_from_clip,
+    untrained,
+)
 from cc_train.systems.procap.stage2_objective import Stage2Objective
 from cc_train.text import VOCABULARIES, TextCodec
 from cc_train.training.fact_losses import FactLosses
@@ -70,7 +77,7 @@ class Settings(Section):
     """How finer features come to the grid of the tokens; null: as in stage 1, and `unshuffle`
     without --init."""
     network: Network | None = None
-    """Without --init: the sizes and the start of the encoder, with the keys of stage 1."""
+    """Without a stage 1: the sizes and the start of the encoder, with the keys of stage 1."""
     queries: QuerySettings = QuerySettings()
     """The procedure queries."""
     decoder: Decoder = Decoder(width=512, heads=8, hidden=2048)
@@ -89,6 +96,9 @@ class Settings(Section):
     (docs/features.md). It needs ordered pairs."""
     label_smoothing: float = Field(0.1, ge=0, lt=1)
     """Label smoothing of the captions."""
+    loss_reduction: Literal["mean", "sum"] = "mean"
+    """Of the captions of a process's micro-batch. With `sum`, as in ProCap's code, `max_grad_norm`
+    shortens the gradient of nearly each step."""
     encoder_lr_scale: float = Field(0.4, gt=0)
     """The encoder's learning rate in units of `loop.learning_rate`; with a high rate stage 2
     forgets stage 1."""
@@ -128,13 +138,16 @@ class Settings(Section):
                 "facts: they are learned by a comparison of ordered pairs",
                 "Set comparison and pairs_per_scene too, or facts=null",
             )
+        if self.facts is not None and self.loss_reduction == "sum":
+            raise Conflict("loss_reduction: with facts it is mean", "Leave loss_reduction out")
         return self
 
 
 def prepare(settings: Settings, request: Request) -> Task:
     """The training task: data, captioner, objective. Raises UserError.
 
-    request.init: the folder of a stage-1 run; without it the encoder starts untrained.
+    request.init: the folder of a stage-1 run, or CLIP's weights, whose first blocks the encoder
+    then starts from; without it the encoder starts untrained.
     """
     _refuse_unread(settings, request)
     data, codec = captioned(settings, request, VOCABULARIES[settings.words])
@@ -150,12 +163,15 @@ def prepare(settings: Settings, request: Request) -> Task:
         encoder_lr_scale=settings.encoder_lr_scale,
         freeze=settings.freeze,
         decay_norms=settings.decay_norms,
+        loss_reduction=settings.loss_reduction,
         facts=settings.facts,
     )
     batches = _batches(settings, network)
     about = {
         "samples": data.about(),
-        **frozen_networks.about(_made_with(settings, data, request.init), network.features),
+        **frozen_networks.about(
+            _made_with(settings, data, _stage1(request.init)), network.features
+        ),
         "encoder": {
             "frames": network.features.kind,
             "reference_quirks": network.features.reference_quirks,
@@ -189,7 +205,9 @@ def _batches(settings: Settings, network: ProCap) -> CaptionBatches | MirroredBa
 def _refuse_unread(settings: Settings, request: Request) -> None:
     """Raises UserError for files of networks that would be ignored, as beside those of --init."""
     vqgan, backbone = settings.vqgan, settings.backbone_weights
-    if request.init is None:
+    if _stage1(request.init) is None:
+        if request.init is not None:
+            clip_blocks(request.init)  # before any data is read
         kind, pooling = settings.frames or "tokens", settings.feature_pooling
         frozen_networks.refuse_of_features(kind, backbone, pooling)
         return
@@ -200,12 +218,24 @@ def _refuse_unread(settings: Settings, request: Request) -> None:
     )
 
 
+def _stage1(init: Path | None) -> Path | None:
+    """The stage-1 run among what --init may name; None for a file of CLIP's weights."""
+    return None if init is None or init.is_file() else init
+
+
 def make(
     settings: Settings, data: Split, codec: TextCodec, init: Path | None, console: Console
 ) -> ProCap:
-    """The captioner before training; with `init` its encoder is stage 1's. Raises UserError."""
-    k = settings.queries.k
-    if init is None:
+    """The captioner before training.
+
+    Args:
+        init: A stage-1 run, whose encoder it takes, or a file of CLIP's weights.
+
+    Raises:
+        UserError: If settings, data and `init` do not go together.
+    """
+    k, stage1 = settings.queries.k, _stage1(init)
+    if stage1 is None:
         network = settings.network or Network()
         features = frozen_networks.find_features(
             data,
@@ -218,8 +248,10 @@ def make(
             cache_mb=settings.cache_mb,
         )
         encoder = untrained(network, features, k + 2, data, console)
+        if init is not None:
+            start_from_clip(encoder, init)
     else:
-        encoder, features = _from_stage1(settings, data, init)
+        encoder, features = _from_stage1(settings, data, stage1)
     width, comparison = encoder.config.width, settings.comparison
     if comparison is not None and width % comparison.heads:
         raise UserError(

@@ -20,7 +20,7 @@ from cc_train.training import fact_losses, optim
 from cc_train.training.caption_objective import CaptionObjective, right_words
 from cc_train.training.fact_losses import FactLosses
 
-UNUSED = ("to_logits.", "to_logits_rel.", "to_logits_vid.", "rel_")
+UNUSED = ("to_logits.", "to_logits_rel.", "to_logits_vid.", "to_logits_local.", "rel_")
 
 
 class Stage2Objective(CaptionObjective):
@@ -30,6 +30,8 @@ class Stage2Objective(CaptionObjective):
         encoder_lr_scale: Factor on the encoder's learning rate.
         freeze: The encoder is not trained.
         decay_norms: Only biases have no weight decay, as in the reference.
+        loss_reduction: `sum` adds the losses of a micro-batch's captions up, as in the reference;
+            micro-batches and processes are averaged.
         facts: Weights of the losses of what a renderer knows, on batches of `OrderedPairBatches`
             and for a captioner with a comparison; the caption's loss is then divided by its words,
             as the pair captioner's is.
@@ -48,12 +50,13 @@ class Stage2Objective(CaptionObjective):
         encoder_lr_scale: float,
         freeze: bool,
         decay_norms: bool,
+        loss_reduction: str = "mean",
         facts: FactLosses | None = None,
     ) -> None:
         assert facts is None or network.comparison is not None
         super().__init__(network, score, label_smoothing, weight_decay, device)
         self.encoder_lr_scale, self.decay_norms = encoder_lr_scale, decay_norms
-        self.facts = facts
+        self.loss_reduction, self.facts = loss_reduction, facts
         for name, parameter in network.encoder.named_parameters():
             parameter.requires_grad_(not freeze and not name.startswith(UNUSED))
 
@@ -62,6 +65,8 @@ class Stage2Objective(CaptionObjective):
         rest = nn.ModuleList([network.mlp, network.text_decoder])
         if network.comparison is not None:
             rest.extend([network.comparison, network.bridge])
+        if network.skip is not None:
+            rest.append(network.skip)
         parts: list[tuple[nn.Module, float]] = [
             (network.encoder, self.encoder_lr_scale),
             (rest, 1.0),
@@ -82,6 +87,8 @@ class Stage2Objective(CaptionObjective):
 
     def denominators(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         counts = super().denominators(batch)
+        if self.loss_reduction == "sum":
+            counts["captions"] = torch.ones_like(counts["captions"])
         if self.facts is None:
             return counts
         return {**counts, **fact_losses.denominators(_seen(batch))}
@@ -106,7 +113,7 @@ class Stage2Objective(CaptionObjective):
         if "first" in batch:
             embedded = embedded[torch.stack((batch["first"], batch["second"]), dim=1)]
         states = network.procedure_between(embedded)
-        changes, before, after = None, *network.ends(states)
+        changes, before, after = None, *network.ends(states, embedded)
         if network.comparison is not None:
             changes = network.changes(before, after)
         logits = network.logits(batch["ids"], network.attended(states, changes))

@@ -1,8 +1,8 @@
-"""Pictures of stage 1's reconstructions, and of the frames imagined between two images."""
+"""Pictures of what stage 1 reconstructs or finds, and of the frames between two images."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -10,10 +10,13 @@ from torch import Tensor, nn
 
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
-from cc_train.systems.procap.stage1_objective import Batch, as_input, predict
+from cc_train.systems.procap.stage1_objective import Batch, as_input, pasted_features, predict
 from cc_train.training.loader import to_device
 
 GREY, GAP = 128, 4
+# Of what happened at a place: appeared green, vanished red, recolored yellow, moved blue.
+TINTS = np.array([[0, 0, 0], [0, 200, 80], [230, 50, 40], [240, 200, 0], [40, 110, 255]], np.uint8)
+TINTED = 0.6
 
 
 @torch.inference_mode()
@@ -48,10 +51,41 @@ def reconstructions(
     factor = features.vqgan.config.factor
     pixels_visible = visible.repeat(factor, axis=2).repeat(factor, axis=3)[..., None]
     masked = np.where(pixels_visible, true, GREY)
-    rows = [_row(frames[i]) for i in range(len(true)) for frames in (true, masked, rebuilt)]
-    gap = np.full((GAP, rows[0].shape[1], 3), 255, np.uint8)
-    spaced = [part for row in rows for part in (row, gap)]
-    return np.concatenate(spaced[:-1]).astype(np.uint8)
+    return _rows([_row(frames[i]) for i in range(len(true)) for frames in (true, masked, rebuilt)])
+
+
+@torch.inference_mode()
+def pasted(
+    raw: Mapping[str, Tensor], features: FrameFeatures, network: ProcedureEncoder
+) -> np.ndarray:
+    """A picture uint8 [H, W, 3] with a row for each pair into which things were pasted.
+
+    From left to right: before, after, what happened at each place, and what the network says.
+
+    Args:
+        raw: A batch of `ProcedureBatches` with `pasted`.
+    """
+    device = str(next(network.parameters()).device)
+    seen = pasted_features(features, to_device(raw, device)["pasted"])
+    found = network.local(network.forward_ends(network.embed(seen))).argmax(-1).cpu()
+    grid = (network.config.rows, network.config.columns)
+    rows = []
+    for ends, *both in zip(raw["pasted"].numpy(), raw["pasted_kinds"], found, strict=True):
+        maps = [_tinted(ends[1], kinds.reshape(grid).numpy()) for kinds in both]
+        rows.append(_row(np.stack([*ends, *maps])))
+    return _rows(rows)
+
+
+def _tinted(image: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+    """An image uint8 [H, W, 3] in grey, with places int64 [rows, columns] in colors."""
+    height, width = image.shape[:2]
+    down = np.arange(height) * kinds.shape[0] // height
+    right = np.arange(width) * kinds.shape[1] // width
+    shown = kinds[down[:, None], right]
+    grey = image.mean(2, keepdims=True).repeat(3, 2)
+    mixed = TINTED * TINTS[shown] + (1 - TINTED) * grey
+    tinted: np.ndarray = np.where(shown[..., None] > 0, mixed, grey).astype(np.uint8)
+    return tinted
 
 
 @torch.inference_mode()
@@ -102,3 +136,10 @@ def _row(frames: np.ndarray) -> np.ndarray:
     gap = np.full((frames.shape[1], GAP, 3), 255, np.uint8)
     parts = [part for frame in frames for part in (frame, gap)]
     return np.concatenate(parts[:-1], axis=1)
+
+
+def _rows(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Rows below each other."""
+    gap = np.full((GAP, rows[0].shape[1], 3), 255, np.uint8)
+    spaced = [part for row in rows for part in (row, gap)]
+    return np.concatenate(spaced[:-1]).astype(np.uint8)

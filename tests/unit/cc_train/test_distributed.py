@@ -30,7 +30,7 @@ from cc_train.training import optim
 from cc_train.training.objective import Objective
 from cc_train.training.settings import Loop
 from cc_train.training.trainer import Trainer
-from tests import small_chain, small_scorer
+from tests import network_factory
 
 ROWS = torch.arange(10.0).reshape(5, 2)  # three of the first rank, two of the second
 OWN = (slice(0, 3), slice(3, 5))
@@ -131,13 +131,13 @@ def other_settings(rank: Ranks, folder: Path) -> Any:
 
 def contrasts(rank: Ranks, folder: Path) -> Any:
     """A step of SCORER: the second rank has fewer scenes, and one of them without a distractor."""
-    samples = small_scorer.SAMPLES
+    samples = network_factory.SAMPLES
     parts = (samples[:6], samples[6:9])
     own = [*parts[0], *parts[1]] if rank.world == 1 else parts[rank.rank]
-    objective = small_scorer.objective(Losses(contrast=0.5, cbr=0.5), ranks=rank)
+    objective = network_factory.scorer_objective(Losses(contrast=0.5, cbr=0.5), ranks=rank)
     settings = Loop(steps=2, device="cpu", max_grad_norm=None)
     trainer = Trainer(objective, settings, {}, folder, rank)
-    trainer.step([small_scorer.batch(own, swap=0.0)], 0)
+    trainer.step([network_factory.scorer_batch(own, swap=0.0)], 0)
     losses = trainer.interval.take(trainer.ranks)
     assert objective.reconstruction is not None
     trained = [*objective.network.parameters(), *objective.reconstruction.parameters()]
@@ -148,13 +148,15 @@ def contrasts(rank: Ranks, folder: Path) -> Any:
 def chains(rank: Ranks, folder: Path) -> Any:
     """A step of the chain: the second rank has fewer scenes, and sentences that the first one has
     as well."""
-    parts = (small_chain.SAMPLES[:8], small_chain.SAMPLES[8:12])
+    parts = (network_factory.SAMPLES[:8], network_factory.SAMPLES[8:12])
     own = [*parts[0], *parts[1]] if rank.world == 1 else parts[rank.rank]
     first = 0 if rank.world == 1 else 8 * rank.rank
     seeds = np.random.default_rng(0).spawn(12)[first : first + len(own)]
-    objective = small_chain.objective(small_chain.network(), ChainLosses(contrast=0.5), ranks=rank)
+    objective = network_factory.chain_objective(
+        network_factory.chain(), ChainLosses(contrast=0.5), ranks=rank
+    )
     trainer = Trainer(objective, Loop(steps=2, device="cpu", max_grad_norm=None), {}, folder, rank)
-    trainer.step([small_chain.BATCHES(own, seeds)], 0)
+    trainer.step([network_factory.CHAIN_BATCHES(own, seeds)], 0)
     losses = trainer.interval.take(trainer.ranks)
     trained = [*objective.network.parameters(), *objective.consistency.parameters()]
     norms = [0.0 if p.grad is None else float(p.grad.norm()) for p in trained]
@@ -238,8 +240,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     """What each work returns on each of two ranks, or the words of its UserError."""
     context, folder = multiprocessing.get_context("forkserver"), tmp_path_factory.mktemp("ranks")
     # Both share one start of Python and torch.
-    context.set_forkserver_preload(["cc_train.training.trainer", "tests.small_chain",
-                                    "tests.small_scorer"])  # fmt: skip
+    context.set_forkserver_preload(["cc_train.training.trainer", "tests.network_factory"])
     queue = context.Queue()
     # As of torchrun: the one who starts the processes serves the store where they meet.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True)

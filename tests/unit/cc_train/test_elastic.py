@@ -15,8 +15,8 @@ from torch.distributed import TCPStore
 
 from cc_train import start, systems
 from cc_train.training.task import Request
-from tests import token_shards
-from tests.stages import log
+from tests import shard_factory
+from tests.run_factory import log
 
 STEPS, BATCH = 4, 4
 NETWORK = {"layers": 1, "width": 64, "position_std": 0.02}
@@ -59,7 +59,7 @@ def together(world: int, folder: Path, name: str) -> None:
         [
             "cc_train.start",
             "cc_train.systems.procap.stage2",
-            "tests.token_shards",
+            "tests.shard_factory",
             "torch._dynamo",
             "torch.utils.tensorboard",
             "nltk.tokenize.destructive",
@@ -83,7 +83,7 @@ def together(world: int, folder: Path, name: str) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runs `<system>-1`, by one process; `-2`, by two; `-1to4`, which four went on with."""
     folder = tmp_path_factory.mktemp("elastic")
-    token_shards.write(folder, 6)
+    shard_factory.write_tokens(folder, 6)
     for system in OWN:
         train(system, folder, folder / f"{system}-1")
         shutil.copytree(folder / f"{system}-1", folder / f"{system}-1to4")

@@ -17,7 +17,7 @@ from cc_prep.synth import dataset
 from cc_train import Captioner
 from tests.commands import cc_train as command
 from tests.conftest import write_video
-from tests.small_captioner import SIZE, Talkative
+from tests.network_factory import TALKATIVE_SIZE, Talkative
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_a_mask_comes_with_the_caption(scene: tuple[Path, Path, Path]) -> None:
     """A system that predicts masks returns class ids, at the size of its images."""
     caption = Captioner(Talkative(), Path())(*scene[:2])
     assert caption.mask is not None
-    assert (caption.mask.dtype, caption.mask.shape) == (np.uint8, SIZE)
+    assert (caption.mask.dtype, caption.mask.shape) == (np.uint8, TALKATIVE_SIZE)
     assert set(np.unique(caption.mask)) == {0, 1, 2}
 
 

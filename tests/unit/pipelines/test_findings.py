@@ -14,7 +14,7 @@ import pytest
 from cc_prep.errors import UserError
 from cc_prep.formats import changes, entities, tar, training_shards
 from pipelines.shards import FindingFiles, Pairs, PlannedShard, Regions, Sequences
-from tests import fakes
+from tests import job_factory
 from tests.conftest import Command
 
 SMALL = [
@@ -139,7 +139,7 @@ def test_findings_of_other_pairs_are_refused(
 
 def test_pairs_that_were_set_aside_have_no_findings(tmp_path: Path) -> None:
     """Keeps away: a build that is refused for an image that `changes` could not read."""
-    plan = fakes.shards(2, 2)[0]
+    plan = job_factory.shards(2, 2)[0]
     used, aside = (item.key for item in plan.items())
     files = {"changes": str(tmp_path / "c.tar"), "entities": str(tmp_path / "e.parquet")}
     with changes.FORMAT.write(files["changes"]) as (writer, _):
@@ -163,7 +163,7 @@ def test_pairs_that_were_set_aside_have_no_findings(tmp_path: Path) -> None:
 
 def test_masks_are_decoded_one_at_a_time(tmp_path: Path) -> None:
     """Keeps away: a worker with the decoded masks of a whole shard, gigabytes of large images."""
-    plan, path, side = fakes.shards(64, 64)[0], str(tmp_path / "c.tar"), 256
+    plan, path, side = job_factory.shards(64, 64)[0], str(tmp_path / "c.tar"), 256
     mask = np.zeros((side, side), bool)
     mask[:9, :9] = True
     region = changes.Region((0, 0, 9, 9), (4.0, 4.0), 81, 1.0, 1.0, 1.0, True)
@@ -183,7 +183,7 @@ def test_masks_are_decoded_one_at_a_time(tmp_path: Path) -> None:
 
 def test_shards_pass_through_json() -> None:
     """Keeps away: a worker that gets a shard without the files that were planned for it."""
-    plan = fakes.shards(2, 2)[0]
+    plan = job_factory.shards(2, 2)[0]
     stored = PlannedShard("val", "val-000001", Sequences("s.tar", 2, "d" * 64))
     for inner in (plan, stored):
         shard = replace(
@@ -200,7 +200,7 @@ def test_other_findings_make_the_shard_anew() -> None:
     """Keeps away: training shards with the masks of an earlier run of `cc-prep changes`."""
     from pipelines.state.journal import Done
 
-    plan = fakes.shards(2, 2)[0]
+    plan = job_factory.shards(2, 2)[0]
     shard = replace(plan, findings=FindingFiles("f" * 64, "c.tar"))
     done = Done(
         shard.name,

@@ -15,14 +15,14 @@ from cc_prep.formats import provenance
 from cc_prep.formats.base import VERSIONS
 from cc_prep.manifest import Manifest
 from pipelines import fingerprint
-from tests import small_weights
+from tests import weight_factory
 
 DDCONFIG = {"resolution": 16, "attn_resolutions": [4], "ch": 32}
 
 
 @pytest.fixture
 def vqgan(tmp_path: Path) -> Path:
-    return small_weights.write_vqgan(tmp_path / "a.safetensors")
+    return weight_factory.write_vqgan(tmp_path / "a.safetensors")
 
 
 def settings(*overrides: str) -> Manifest:
@@ -68,7 +68,7 @@ def test_weights_may_be_moved(tmp_path: Path, vqgan: Path) -> None:
     (tmp_path / "other").mkdir()
     moved = shutil.move(vqgan, tmp_path / "other" / vqgan.name)
     assert fingerprint_of(f"tokenize.weights={moved}") == first
-    small_weights.write_vqgan(tmp_path / "other" / vqgan.name, seed=1)
+    weight_factory.write_vqgan(tmp_path / "other" / vqgan.name, seed=1)
     assert fingerprint_of(f"tokenize.weights={moved}") != first
     assert fingerprint_of()["tokenize"]["weights"] == "vqgan-mini"
 

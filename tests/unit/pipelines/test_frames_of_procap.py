@@ -67,7 +67,7 @@ def test_one_sequence_is_not_taken_for_two_pairs(
     settings = manifest.load("own", root=str(tmp_path))
     options = job.Options(dry_run=True)
     request = job.Request(settings, str(tmp_path / "out"), ["train", "val"], None, options, None)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="1 is the id of two pairs"):
+    with pytest.raises(UserError, match="the id of two"):
         jobs.run("import-frames", request, str(tmp_path))
 
 

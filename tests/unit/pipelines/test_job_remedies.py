@@ -17,13 +17,13 @@ from pipelines.cluster.pool import Pool
 from pipelines.shard_worker import RunInfo, ShardWorker
 from pipelines.shards import PlannedShard
 from pipelines.state.journal import Done
-from tests import fake_jobs
+from tests import job_factory
 
 
 @pytest.fixture(autouse=True)
 def workers_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Like Ray's, they take a shard as a row and explain errors of files."""
-    fake_jobs.work_in_this_process(monkeypatch)
+    job_factory.work_in_this_process(monkeypatch)
 
     def run(
         shards: list[PlannedShard], make_step: MakeStep, run_info: RunInfo, pool: Pool
@@ -57,13 +57,13 @@ def test_an_error_of_a_file_says_how_far_the_job_came(
     monkeypatch.setattr(engine, "run", refused)
     words = "^x: Denied. Give keys; 1 of 4 shards are done, the same command resumes$"
     with pytest.raises(FileRefused, match=words):
-        run(fake_jobs.spec(tmp_path))
+        run(job_factory.spec(tmp_path))
 
 
 def test_a_damaged_shard_is_mended_by_a_retry_or_by_removing_it(tmp_path: Path) -> None:
     """Keeps away: a job that fails at a damaged shard in the same way for ever, and a remedy that
     finds a shard of the right size and says that all is done."""
-    spec = fake_jobs.spec(tmp_path, rejects=[1])
+    spec = job_factory.spec(tmp_path, rejects=[1])
     run(spec)
     shard = tmp_path / "out/train-000000.tar"
     content = shard.read_bytes()

@@ -18,7 +18,7 @@ from cc_prep.errors import JobFailed
 from pipelines import engine, job
 from pipelines.state import lock
 from pipelines.state.journal import Done
-from tests import fake_jobs
+from tests import job_factory
 
 FOLDER = "memory://lost-lock"
 LOCK = f"{FOLDER}/.state/lock.json"
@@ -27,7 +27,7 @@ THEIRS = {"host": "elsewhere", "pid": 1, "id": "theirs"}
 
 @pytest.fixture(autouse=True)
 def workers_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_jobs.work_in_this_process(monkeypatch)
+    job_factory.work_in_this_process(monkeypatch)
 
 
 def files() -> dict[str, bytes]:
@@ -62,7 +62,7 @@ def test_it_writes_nothing_more_and_says_who_took_over(
         yield next(shards)
 
     monkeypatch.setattr(engine, "run", taken_over)
-    spec = replace(fake_jobs.spec(tmp_path), folder=FOLDER)
+    spec = replace(job_factory.spec(tmp_path), folder=FOLDER)
     before = signal.getsignal(signal.SIGTERM)
     started = time.monotonic()
     words = f"{FOLDER}: this process was silent for so long that process 1 on elsewhere took over"

@@ -12,7 +12,7 @@ from cc_prep.formats import sequences
 from pipelines import shard_worker
 from pipelines.shard_worker import RunInfo, ShardWorker
 from pipelines.state.journal import State
-from tests import fakes
+from tests import job_factory
 
 
 @pytest.fixture(autouse=True)
@@ -22,8 +22,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start(folder: Path, info: RunInfo) -> None:
-    step = fakes.NumberStep(str(folder))
-    ShardWorker(lambda device: step, info).run(fakes.shards(2, 2)[0])
+    step = job_factory.NumberStep(str(folder))
+    ShardWorker(lambda device: step, info).run(job_factory.shards(2, 2)[0])
 
 
 def test_a_node_that_does_not_see_the_plan_writes_nothing(tmp_path: Path) -> None:

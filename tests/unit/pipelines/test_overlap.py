@@ -27,7 +27,7 @@ from pipelines.overlap import read_ahead, stage_threads
 from pipelines.shard_worker import RunInfo, ShardWorker
 from pipelines.state import journal as journal_module
 from pipelines.state.journal import Done, Journal, State
-from tests import fakes
+from tests import job_factory
 
 SECONDS = 60  # until a thread that nobody started is missed
 STAGES = ("read", "compute", "encode")
@@ -93,7 +93,7 @@ def work(folder: Path, step: Staged, device: str, pairs: int = 12) -> tuple[Done
     State(str(folder)).write_run("run")
     info = RunInfo(str(folder), "run", sequences.FORMAT, device)
     worker = ShardWorker(lambda device: step, info)
-    return worker.run(fakes.shards(pairs, pairs)[0]), worker
+    return worker.run(job_factory.shards(pairs, pairs)[0]), worker
 
 
 def outcome(folder: Path, step: Staged, device: str) -> tuple[object, ...]:
@@ -187,7 +187,7 @@ def test_the_journal_names_all_that_is_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, span: int
 ) -> None:
     """Keeps away: a pair that kills its worker while it is read ahead, and is never found out."""
-    shard, state = fakes.shards(12, 12)[0], State(str(tmp_path))
+    shard, state = job_factory.shards(12, 12)[0], State(str(tmp_path))
     keys = [pair.key for pair in shard.pairs]
     crashed = {keys[4]: 1, keys[5]: 1, keys[7]: 2}
     state.write_journal(Journal(shard.name, "before", "host", crashes=crashed))

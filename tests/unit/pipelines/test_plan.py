@@ -18,7 +18,7 @@ from pipelines import plan as planning
 from pipelines.plan import ordered, plan
 from pipelines.shards import PlannedShard, of_pairs, remaining
 from pipelines.state.journal import Done
-from tests import fakes
+from tests import job_factory
 
 IDS = st.lists(st.text(min_size=1, max_size=8), max_size=30, unique=True)
 
@@ -26,7 +26,7 @@ IDS = st.lists(st.text(min_size=1, max_size=8), max_size=30, unique=True)
 @given(IDS, st.integers(0, 9))
 def test_order_is_a_shuffle_that_keeps_ids_together(ids: list[str], seed: int) -> None:
     pairs = [
-        fakes.ImagePair("d", "s", id, kind, "b", "a")
+        job_factory.ImagePair("d", "s", id, kind, "b", "a")
         for id in ids
         for kind in ("change", "no_change")
     ]
@@ -41,7 +41,7 @@ def test_order_is_a_shuffle_that_keeps_ids_together(ids: list[str], seed: int) -
 
 
 def test_shuffle_mixes_and_null_keeps_order() -> None:
-    pairs = [fakes.pair(i) for i in range(100)]
+    pairs = [job_factory.pair(i) for i in range(100)]
     assert ordered(pairs, None) == pairs
     assert ordered(pairs, 0) != pairs
     assert ordered(pairs, 0) != ordered(pairs, 1)
@@ -96,7 +96,7 @@ def done(shard: PlannedShard, count: int | None = None, rejects: int = 0) -> Don
 
 
 def test_remaining() -> None:
-    one, two, three = fakes.shards(12, 4)
+    one, two, three = job_factory.shards(12, 4)
     listed = [one, two, three]
     assert remaining(listed, {}, False) == listed
     there = {s.name: d for s, d in ((one, done(one)), (two, done(two, rejects=1)))}
@@ -123,8 +123,8 @@ def test_a_restored_video_is_named_as_the_reason(tmp_path: Path, video_root: Pat
 
 def test_changed_data_is_refused() -> None:
     """Keeps away: shards of which half were made from other captions."""
-    shard = fakes.shards(4, 4)[0]
-    other = of_pairs("train", 0, [fakes.pair(i + 1) for i in range(4)])
+    shard = job_factory.shards(4, 4)[0]
+    other = of_pairs("train", 0, [job_factory.pair(i + 1) for i in range(4)])
     with pytest.raises(UserError, match=r"changed since .* or it was made from sequences"):
         remaining([other], {shard.name: done(shard)}, False)
     with pytest.raises(UserError, match="larger --limit"):
@@ -132,13 +132,13 @@ def test_changed_data_is_refused() -> None:
 
 
 def test_survives_json() -> None:
-    shard = fakes.shards(3, 3)[0]
+    shard = job_factory.shards(3, 3)[0]
     assert PlannedShard.from_json(shard.to_json()) == shard
 
 
 def test_the_order_stays_as_it_is() -> None:
     """Keeps away: a release that plans other shards than the one which began the folder."""
-    pairs = [fakes.pair(i) for i in range(8)]
+    pairs = [job_factory.pair(i) for i in range(8)]
     order = [int(pair.id) for pair in ordered(pairs, 0)]
     assert order == [2, 4, 1, 5, 0, 7, 3, 6]
     assert order != [int(pair.id) for pair in ordered(pairs, 1)]
@@ -146,7 +146,7 @@ def test_the_order_stays_as_it_is() -> None:
 
 def test_a_shard_grows_by_its_limit_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: a larger --limit that moves pairs from one shard to another."""
-    pairs = [fakes.pair(i) for i in range(10)]
+    pairs = [job_factory.pair(i) for i in range(10)]
     monkeypatch.setattr(datasets, "pairs", lambda manifest, split: pairs)
     settings = manifest.load("synth", ["shards.pairs_per_shard=4", "shards.shuffle_seed=null"])
     whole = plan(settings, ["train", "val"])
@@ -170,15 +170,15 @@ def test_no_pairs_and_the_same_pair_twice(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(datasets, "pairs", lambda manifest, split: [])
     with pytest.raises(UserError, match="no pairs in train, val"):
         plan(settings, ["train", "val"])
-    twice = [fakes.pair(1), fakes.pair(2), fakes.pair(1)]
+    twice = [job_factory.pair(1), job_factory.pair(2), job_factory.pair(1)]
     monkeypatch.setattr(datasets, "pairs", lambda manifest, split: twice)
-    with pytest.raises(UserError, match=f"two pairs have the key {fakes.pair(1).key}"):
+    with pytest.raises(UserError, match=f"two pairs have the key {job_factory.pair(1).key}"):
         plan(settings, ["train"])
 
 
 def test_any_changed_pair_changes_the_digest() -> None:
     """Keeps away: captions that were corrected, and shards that keep the old ones."""
-    [shard] = fakes.shards(3, 3)
+    [shard] = job_factory.shards(3, 3)
     for field in ("before", "after", "captions", "kind", "id"):
         value = ("other",) if field == "captions" else "other"
         pairs = (shard.pairs[0], replace(shard.pairs[1], **{field: value}), shard.pairs[2])

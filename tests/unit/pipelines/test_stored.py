@@ -26,7 +26,7 @@ from pipelines.stored import (
     note_what_is_missing,
     plan_from_sequences,
 )
-from tests import fakes
+from tests import job_factory
 
 SIZES = {"train-000000": 3, "train-000001": 2, "val-000000": 2}
 
@@ -172,7 +172,7 @@ def test_what_is_not_finished_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no sequences there"):
         finished_shards(str(tmp_path), kind, "interpolate")
     record(tmp_path, {}, "cc-sequences", complete=False)
-    with pytest.raises(UserError, match="not all planned shards") as caught:
+    with pytest.raises(UserError, match="planned shards") as caught:
         finished_shards(str(tmp_path), kind, "interpolate")
     assert "cc-prep interpolate" in str(caught.value)
     record(tmp_path, {"a-000000": {"samples": 1}}, "cc-sequences")
@@ -181,7 +181,7 @@ def test_what_is_not_finished_is_refused(tmp_path: Path) -> None:
 
 def frame_scores(value: float) -> FrameScores:
     rows, nothing = np.full((2, 3), value, np.float32), np.zeros(0, np.float32)
-    return FrameScores(fakes.CHANGE_CAPTIONS, rows, rows, nothing, nothing)
+    return FrameScores(job_factory.CHANGE_CAPTIONS, rows, rows, nothing, nothing)
 
 
 def test_each_sequence_comes_with_its_own_scores(tmp_path: Path) -> None:
@@ -190,17 +190,17 @@ def test_each_sequence_comes_with_its_own_scores(tmp_path: Path) -> None:
     with write_shard(path) as (writer, _):
         for i in range(3):
             frames = np.full((3, 8, 8, 3), i, np.uint8)
-            members = sequences.encode(FrameSequence(fakes.pair(i), frames), "png", 90, {})
-            writer.add(fakes.pair(i).key, members)
+            members = sequences.encode(FrameSequence(job_factory.pair(i), frames), "png", 90, {})
+            writer.add(job_factory.pair(i).key, members)
     with scores.write_shard(table) as (rows, _):
         for i in (2, 0):
             row = scores.encode(frame_scores(i), np.zeros(3), [0], "x", "y")
-            rows.add(fakes.pair(i).key, row)
+            rows.add(job_factory.pair(i).key, row)
     shard = PlannedShard("train", "a", Sequences(path, 2, "d", table))
     first, second = shard.items()
     assert first.scores is not None
     assert (first.scores.bef_inter_sim == 0).all()
-    assert (second.key, second.scores) == (fakes.pair(1).key, None)
+    assert (second.key, second.scores) == (job_factory.pair(1).key, None)
     unscored = PlannedShard("train", "a", Sequences(path, 2, "d"))
     assert [s.scores for s in unscored.items()] == [None] * 2
     *_, third = PlannedShard("train", "a", Sequences(path, 3, "d", table)).items()
@@ -213,9 +213,9 @@ def test_a_stored_shard_that_changed_is_refused(tmp_path: Path) -> None:
     digests then say that all is well.
     """
     path, table = str(tmp_path / "a.tar"), str(tmp_path / "a.parquet")
-    key = fakes.pair(0).key
+    key = job_factory.pair(0).key
     with write_shard(path) as (writer, of_frames), scores.write_shard(table) as (rows, of_scores):
-        frames = FrameSequence(fakes.pair(0), np.zeros((3, 8, 8, 3), np.uint8))
+        frames = FrameSequence(job_factory.pair(0), np.zeros((3, 8, 8, 3), np.uint8))
         writer.add(key, sequences.encode(frames, "jpg", 90, {}))
         rows.add(key, scores.encode(frame_scores(0), np.zeros(3), [0], "x", "y"))
     digests = {path: of_frames.sha256, table: of_scores.sha256}
@@ -232,10 +232,10 @@ def test_a_stored_shard_that_changed_is_refused(tmp_path: Path) -> None:
 def test_damaged_scores_are_named_by_their_key(tmp_path: Path) -> None:
     """Keeps away: "None: its scores are not captions × frames", which names no row."""
     path, table = str(tmp_path / "a.tar"), str(tmp_path / "a.parquet")
-    key = fakes.pair(0).key
+    key = job_factory.pair(0).key
     row = {**scores.encode(frame_scores(0), np.zeros(3), [0], "x", "y"), "penalty": [0.0] * 5}
     with write_shard(path) as (writer, _), scores.write_shard(table) as (rows, _):
-        frames = FrameSequence(fakes.pair(0), np.zeros((3, 8, 8, 3), np.uint8))
+        frames = FrameSequence(job_factory.pair(0), np.zeros((3, 8, 8, 3), np.uint8))
         writer.add(key, sequences.encode(frames, "png", 90, {}))
         rows.add(key, row)
     with pytest.raises(DamagedShard, match=f"{key}: its scores are not captions × frames"):
@@ -264,7 +264,7 @@ def test_both_kinds_of_shards_survive_json() -> None:
     """Keeps away: a worker that takes one kind of shard for the other."""
     stored = PlannedShard("train", "a", Sequences("a.tar", 2, "d", "a.parquet"))
     assert PlannedShard.from_json(stored.to_json()) == stored
-    [planned] = fakes.shards(3, 3)
+    [planned] = job_factory.shards(3, 3)
     assert PlannedShard.from_json(planned.to_json()) == planned
 
 

@@ -16,8 +16,8 @@ from cc_prep.records import Facts
 from cc_train.evaluation import evaluation, published
 from cc_train.evaluation.captions import coco, metrics
 from tests import commands
-from tests.commands import Done
-from tests.conftest import ROOT, outside_make
+from tests.commands import Done, outside_make
+from tests.conftest import ROOT
 from tools.zoo import page as zoo_page
 
 ITEMS = coco.items(

@@ -13,7 +13,7 @@ from cc_prep import datasets, manifest, settings
 from cc_prep.datasets import detect_layout
 from cc_prep.errors import UserError
 from tests.conftest import write_video
-from tests.miniatures import MAKERS, image
+from tests.dataset_factory import MAKERS, image
 
 LAYOUTS = {
     "clevr": "clevr_change",

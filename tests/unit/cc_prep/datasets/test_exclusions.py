@@ -14,7 +14,7 @@ from cc_prep.datasets.exclusions import Exclusion
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from pipelines import fingerprint
-from tests.miniatures import clevr
+from tests.dataset_factory import clevr
 
 
 def excluding(root: Path, *rows: Exclusion) -> Manifest:

@@ -20,7 +20,7 @@ from cc_prep.manifest import Manifest
 from cc_prep.media import masks
 from cc_prep.records import EMPTY_MASK
 from tests.conftest import ROOT
-from tests.miniatures import (
+from tests.dataset_factory import (
     MAKERS,
     edit,
     folders,

@@ -17,7 +17,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats import scorer, training_shards
 from cc_prep.formats.training_shards import Features
 from cc_prep.records import CHANGE, NO_CHANGE
-from tests.arrays import npy
+from tests.shard_factory import npy
 
 CAPTIONS = {0: "the red cube moved.", 1: "a ball, small; left?", 2: "the cube has gone"}
 SPLITS = ("train", "train", "val")

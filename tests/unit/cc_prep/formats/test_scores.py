@@ -11,7 +11,7 @@ import pytest
 from cc_prep.formats import scores, tar
 from cc_prep.records import MAX_SCORE, FrameScores
 from cc_prep.steps import confidence
-from tests.fakes import frame_scores
+from tests.job_factory import frame_scores
 
 
 def row(similarities: FrameScores) -> scores.Row:

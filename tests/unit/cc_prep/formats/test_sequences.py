@@ -13,7 +13,7 @@ from cc_prep.formats import sequences
 from cc_prep.formats.tar import DamagedShard, write_shard
 from cc_prep.media import images
 from cc_prep.records import FrameSequence
-from tests.fakes import pair
+from tests.job_factory import pair
 
 FRAMES = np.random.default_rng(0).integers(0, 256, (5, 24, 32, 3), np.uint8)
 

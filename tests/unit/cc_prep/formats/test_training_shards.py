@@ -15,7 +15,7 @@ from cc_prep.formats.training_shards import Features
 from cc_prep.inspect import verification
 from cc_prep.media.images import encode_image
 from cc_prep.records import Facts, FrameSequence, ImagePair
-from tests.fakes import frame_scores
+from tests.job_factory import frame_scores
 
 RANDOM = np.random.default_rng(0)
 PAIR = ImagePair(

@@ -18,7 +18,7 @@ from cc_prep.records import Facts, ImagePair
 from cc_prep.synth.captions import NO_CHANGE_SENTENCES, PLAIN_NO_CHANGE, SENTENCES
 from cc_prep.synth.facts import attributes as solid
 from tests.conftest import Command
-from tests.miniatures import levir_mci
+from tests.dataset_factory import levir_mci
 
 LEVIR = (
     "the scene is the same as before .",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cc_prep.inspect import data_warnings
-from tests.fakes import pair
+from tests.job_factory import pair
 
 
 def notes(*captions: str) -> str:

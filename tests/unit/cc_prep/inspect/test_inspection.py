@@ -12,7 +12,7 @@ from PIL import Image
 from cc_prep import datasets, manifest
 from cc_prep.inspect.inspection import inspect
 from cc_prep.manifest import Manifest
-from tests.miniatures import image, write
+from tests.dataset_factory import image, write
 
 
 def test_a_whole_data_set(synth_root: Path) -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 from cc_prep.errors import Reason, RejectedPair
 from cc_prep.media import images, masks
 from cc_prep.records import EMPTY_MASK, ImagePair
-from tests.fakes import pair
+from tests.job_factory import pair
 
 LEVIR = (((0,), 0), ((128,), 1), ((255,), 2))
 COLOURS = (((255, 255, 255), 0), ((128, 0, 0), 2), ((0, 128, 0), 1))

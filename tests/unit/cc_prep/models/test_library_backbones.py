@@ -17,11 +17,11 @@ from cc_prep.manifest import Features
 from cc_prep.models import library_backbones
 from cc_prep.models.library_backbones import FAMILIES, LibraryBackbone
 from cc_prep.weights import networks
-from tests import small_backbones
-from tests.small_clip import save_small_clip
+from tests import weight_factory
+from tests.weight_factory import write_clip
 
-MEAN, STD = small_backbones.MEAN, small_backbones.STD
-FOLDERS = list(small_backbones.CONFIGS)
+MEAN, STD = weight_factory.MEAN, weight_factory.STD
+FOLDERS = list(weight_factory.BACKBONES)
 
 
 def load(path: Path, layers: tuple[int, ...] = (-1,), **options: Any) -> LibraryBackbone:
@@ -57,7 +57,7 @@ def theirs(network: Any, images: Tensor) -> Any:
 @torch.no_grad()
 def test_features_are_the_library_s_own(kind: str, tmp_path: Path) -> None:
     """Keeps away: register tokens among the patches, a transposed grid, other positions."""
-    network = small_backbones.save(tmp_path, kind)
+    network = weight_factory.write_backbone(tmp_path, kind)
     side = network.config.patch_size
     images = torch.rand(2, 3, 3 * side, 5 * side)  # neither square nor of the size of training
     expected = theirs(network, images)
@@ -79,7 +79,7 @@ def test_features_are_the_library_s_own(kind: str, tmp_path: Path) -> None:
 @torch.no_grad()
 def test_it_is_rebuilt_from_its_own_tensors_and_sizes(kind: str, tmp_path: Path) -> None:
     """Keeps away: a run that needs the folder; a config of strangers that fetches kernels."""
-    small_backbones.save(tmp_path, kind)
+    weight_factory.write_backbone(tmp_path, kind)
     backbone = load(tmp_path, (0, -1), input_size=(64, 96) if kind != "dinov2" else (56, 84))
     config = json.loads(json.dumps(dict(backbone.config)))
     hostile = {"attn_implementation": "someone/kernels", "auto_map": {"AutoModel": "x.Y"}}
@@ -96,7 +96,7 @@ def test_it_is_rebuilt_from_its_own_tensors_and_sizes(kind: str, tmp_path: Path)
 def test_a_folder_of_clip_with_texts_gives_its_vision_network(tmp_path: Path) -> None:
     from transformers import CLIPModel
 
-    backbone = load(save_small_clip(tmp_path), (-1,))
+    backbone = load(write_clip(tmp_path), (-1,))
     images = torch.rand(1, 3, 32, 32)
     pixels = normalised(images, backbone.preprocessing.mean, backbone.preprocessing.std)
     tokens = CLIPModel.from_pretrained(tmp_path).vision_model(pixels).last_hidden_state
@@ -107,7 +107,7 @@ def test_a_folder_of_clip_with_texts_gives_its_vision_network(tmp_path: Path) ->
 def test_images_are_normalised_as_the_folder_s_processor_does_it(tmp_path: Path) -> None:
     from transformers import AutoImageProcessor
 
-    small_backbones.save(tmp_path, "dinov2")
+    weight_factory.write_backbone(tmp_path, "dinov2")
     backbone = load(tmp_path)
     images = torch.randint(0, 256, (1, 3, 28, 42), dtype=torch.uint8)
     plain = {"do_resize": False, "do_center_crop": False, "return_tensors": "pt"}
@@ -117,7 +117,7 @@ def test_images_are_normalised_as_the_folder_s_processor_does_it(tmp_path: Path)
 
 @torch.no_grad()
 def test_images_are_resized_where_that_is_set(tmp_path: Path) -> None:
-    small_backbones.save(tmp_path, "dinov2")
+    weight_factory.write_backbone(tmp_path, "dinov2")
     backbone, plain = load(tmp_path, input_size=(28, 56)), load(tmp_path)
     images = torch.rand(1, 3, 50, 90)
     resized = F.interpolate(images, (28, 56), mode="bicubic", antialias=True).clamp(0, 1)
@@ -203,7 +203,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     refused("has no layer -99", "timm:test_vit", file, (-99,))
     refused("not divisible by 16", "timm:test_vit", file, (-1,), (40, 48))
     folder = tmp_path / "folder"
-    small_backbones.save(folder, "dinov2")
+    weight_factory.write_backbone(folder, "dinov2")
     refused("has no layer 9", "hf:", str(folder), (9,))
     (folder / "preprocessor_config.json").unlink()
     refused("with|save_pretrained", "hf:", str(folder))

@@ -10,8 +10,7 @@ import pytest
 
 from cc_prep.formats import entities, region_features, rejects, training_shards
 from tests.conftest import Command
-from tests.small_clip import save_small_clip
-from tests.small_sam import save_small_sam
+from tests.weight_factory import write_clip, write_sam
 
 SMALL = [
     *("image_size=64", "shards.pairs_per_shard=3", "interpolate.method=crossfade"),
@@ -132,7 +131,7 @@ def test_one_split_has_the_same_rows(
 
 def test_sam_and_clip_of_folders(tmp_path: Path, planted_root: Path, prepare: Command) -> None:
     """Keeps away: workers that look for the weights elsewhere than the driver."""
-    sam, clip = save_small_sam(tmp_path / "sam"), save_small_clip(tmp_path / "clip")
+    sam, clip = write_sam(tmp_path / "sam"), write_clip(tmp_path / "clip")
     settings = ["changes.segmenter=sam", f"changes.weights={sam}"]
     done = prepare(*arguments("changes", planted_root, tmp_path, *settings), "--limit", 1)
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ from cc_prep.steps import confidence
 from cc_prep.steps.score import FrameScorer, normalize
 from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.weights import networks
-from tests import small_weights
+from tests import weight_factory
 
 FRAMES = np.random.default_rng(0).integers(0, 256, (5, 48, 64, 3), np.uint8)
 CAPTIONS = ("the ball moved", "a red cube is gone", "😀 nothing")
@@ -24,7 +24,7 @@ CAPTIONS = ("the ball moved", "a red cube is gone", "😀 nothing")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     weights_folder = tmp_path_factory.mktemp("weights")
-    small_weights.settings(weights_folder)
+    weight_factory.settings(weights_folder)
     return weights_folder
 
 
@@ -83,7 +83,7 @@ def test_tokens_of_all_frames(folder: Path) -> None:
     tokenizer = Tokenizer(network)
     tokens = tokenizer(FRAMES)
     assert (tokens.shape, tokens.dtype, unused) == ((5, 12, 16), np.int16, [])
-    assert 0 <= tokens.min() <= tokens.max() < small_weights.CODES
+    assert 0 <= tokens.min() <= tokens.max() < weight_factory.CODES
     with torch.inference_mode():
         pixels = torch.tensor(FRAMES).permute(0, 3, 1, 2).float() / 255
         assert np.array_equal(network.indices(pixels).numpy(), tokens)

@@ -18,7 +18,7 @@ from cc_prep.steps.base import StepBase
 from cc_prep.steps.build import Build
 from cc_prep.steps.interpolate import Interpolate, check_truth
 from pipelines.fingerprint import with_absolute_paths
-from tests import small_weights
+from tests import weight_factory
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_training_shards_need_no_truth(root: Path) -> None:
 def test_a_tokenizer_is_told_by_its_attention_too(root: Path, dropped: bool) -> None:
     """Keeps away: one digest of two networks, so that a training takes the other one silently.
     Without a configuration, or with one that drops nothing, it is the file's own digest."""
-    file = small_weights.write_vqgan(root / "vqgan.safetensors", attention=(2,))
+    file = weight_factory.write_vqgan(root / "vqgan.safetensors", attention=(2,))
     located = weights.locate(str(file))
     config = {"ddconfig": {"resolution": 64, "attn_resolutions": [] if dropped else [16]}}
     settings = ["interpolate.method=crossfade", "interpolate.depth=1", "image_size=32"]

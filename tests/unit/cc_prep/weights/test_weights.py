@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from cc_prep import weights
 from cc_prep.errors import UserError
 from cc_prep.weights import registry, torchscript
-from tests.planted import Payload
+from tests.weight_factory import Payload
 
 
 def test_reads_tensors_in_every_wrapping(tmp_path: Path) -> None:

@@ -17,17 +17,17 @@ import pytest
 from cc_prep.records import Facts
 from cc_train.baselines import run as command
 from cc_train.evaluation import evaluation
-from tests import grey_pairs, pair_samples, tiny_vlm
-from tests.chat_server import KEY, MODEL, ChatServer, Trouble, serving
+from tests import pair_factory, shard_factory, vlm_factory
 from tests.commands import Done, cc_train
 from tests.conftest import ROOT
+from tests.server_factory import KEY, MODEL, ChatServer, Trouble, serving
 
 PAIRS = 6
 
 
 @pytest.fixture
 def chat() -> Iterator[ChatServer]:
-    with serving() as chat:
+    with serving(ChatServer()) as chat:
         yield chat
 
 
@@ -40,7 +40,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def shard(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return grey_pairs.write(tmp_path_factory.mktemp("shards"), PAIRS)
+    return shard_factory.write_greys(tmp_path_factory.mktemp("shards"), PAIRS)
 
 
 def arguments(chat: ChatServer, shard: str, out: Path, *more: object) -> list[str]:
@@ -90,11 +90,11 @@ def test_no_scores_of_a_trial_stay_beside_the_captions_of_all(
 
 def test_what_is_right_of_rendered_pairs_is_counted(tmp_path: Path) -> None:
     """Keeps away: facts that the shards hold and a baseline's scores leave out."""
-    planted = pair_samples.scene(0)[0].meta
+    planted = pair_factory.scene(0)[0].meta
     meta = {name: planted[name] for name in ("kind", "facts", "captions")}
-    shard = grey_pairs.write(tmp_path / "shards", 3, dataset="synth", **meta)
+    shard = shard_factory.write_greys(tmp_path / "shards", 3, dataset="synth", **meta)
     true = planted["captions"][0]
-    with serving(lambda before, _: true if before < 3 else "nothing changed") as chat:
+    with serving(ChatServer(lambda before, _: true if before < 3 else "nothing changed")) as chat:
         baseline(chat, shard, tmp_path / "out")
     facts = read(tmp_path / "out/scores.json")["facts"]
     assert (facts["changed pairs"]["right"], facts["changed pairs"]["pairs"]) == (2, 3)
@@ -104,12 +104,12 @@ def test_what_is_right_of_rendered_pairs_is_counted(tmp_path: Path) -> None:
 
 def test_pairs_without_facts_are_not_asked_about_cubes(chat: ChatServer, tmp_path: Path) -> None:
     """Keeps away: a question about rendered scenes for photographs that were built as `pairs`."""
-    folders = [grey_pairs.write(tmp_path / "photographs", 1, dataset="pairs")]
-    planted = pair_samples.scene(0)[0].meta
+    folders = [shard_factory.write_greys(tmp_path / "photographs", 1, dataset="pairs")]
+    planted = pair_factory.scene(0)[0].meta
     meta = {name: planted[name] for name in ("kind", "facts", "captions")}
-    folders.append(grey_pairs.write(tmp_path / "rendered", 1, dataset="pairs", **meta))
+    folders.append(shard_factory.write_greys(tmp_path / "rendered", 1, dataset="pairs", **meta))
     meta["facts"] = Facts("none", grammar="composites").to_json()
-    folders.append(grey_pairs.write(tmp_path / "composed", 1, dataset="pairs", **meta))
+    folders.append(shard_factory.write_greys(tmp_path / "composed", 1, dataset="pairs", **meta))
     asked = []
     for number, folder in enumerate(folders):
         out = tmp_path / f"out{number}"
@@ -145,7 +145,7 @@ def test_a_killed_run_asks_nothing_again(chat: ChatServer, shard: str, tmp_path:
 def test_threads_ask_at_once_and_each_question_once(chat: ChatServer, tmp_path: Path) -> None:
     """Keeps away: threads that ask twice for pairs of the same images, and answers out of order."""
     folder = tmp_path / "shards"
-    shards = [grey_pairs.write(folder / name, 4, name) for name in ("test", "val")]
+    shards = [shard_factory.write_greys(folder / name, 4, name) for name in ("test", "val")]
     done = baseline(chat, shards[0], tmp_path / "out", "--shards", shards[1], "--threads", 3)
     assert done.returncode == 0, done.stderr
     assert set(chat.seen.values()) == {1}
@@ -161,13 +161,13 @@ def test_threads_stop_at_an_error(tmp_path: Path) -> None:
     """Keeps away: thousands of requests that are sent after the key was refused, since the first
     question takes long and the others' errors are seen only after it.
     """
-    shard = grey_pairs.write(tmp_path / "shards", 30)
+    shard = shard_factory.write_greys(tmp_path / "shards", 30)
 
     def answer(before: float, _: float) -> str | Trouble:
         time.sleep(1.0 if before < 1 else 0.0)
         return "slow" if before < 1 else Trouble(401)
 
-    with serving(answer) as chat:
+    with serving(ChatServer(answer)) as chat:
         done = baseline(chat, shard, tmp_path / "out", "--threads", 2)
         assert len(chat.bodies) <= 3
     assert done.returncode == 2
@@ -201,7 +201,9 @@ def test_a_trial_is_gone_on_with(chat: ChatServer, shard: str, tmp_path: Path) -
 
 def test_a_trial_of_several_data_sets_is_gone_on_with(chat: ChatServer, tmp_path: Path) -> None:
     """Keeps away: paid answers that are refused, since the trial came to one data set only."""
-    shards = [grey_pairs.write(tmp_path / name, 2, dataset=name) for name in ("spot", "levir")]
+    shards = [
+        shard_factory.write_greys(tmp_path / name, 2, dataset=name) for name in ("spot", "levir")
+    ]
     more = ("--shards", shards[1])
     baseline(chat, shards[0], tmp_path / "out", *more, "--limit", 1)
     done = baseline(chat, shards[0], tmp_path / "out", *more)
@@ -212,9 +214,9 @@ def test_a_trial_of_several_data_sets_is_gone_on_with(chat: ChatServer, tmp_path
 def test_another_baseline_does_not_go_into_the_folder(shard: str, tmp_path: Path) -> None:
     """Keeps away: a folder whose baseline.json names another prompt than its captions had."""
     out = tmp_path / "out"
-    with serving() as chat:
+    with serving(ChatServer()) as chat:
         baseline(chat, shard, out, "--set", "max_tokens=9")
-    with serving() as moved:
+    with serving(ChatServer()) as moved:
         for change in (["--prompt", "What?"], ["--set", "max_tokens=8"]):
             done = baseline(moved, shard, out, *change)
             assert done.returncode == 2
@@ -226,15 +228,15 @@ def test_another_baseline_does_not_go_into_the_folder(shard: str, tmp_path: Path
 
 def test_empty_and_cut_answers_are_counted(shard: str, tmp_path: Path) -> None:
     """Keeps away: low scores whose cause, a limit of tokens, nobody sees."""
-    folder = tiny_vlm.smolvlm(tmp_path / "model")
+    folder = vlm_factory.save_chat(tmp_path, "smolvlm")
     done = cc_train("baseline", "--model", folder, "--shards", shard, "--out", tmp_path / "out",
                     "--set", "max_new_tokens=3", "--batch-size", 4)  # fmt: skip
     assert done.returncode == 0, done.stderr
     record = read(tmp_path / "out/baseline.json")
     assert record["answers"]["pairs"] == record["answers"]["cut"] == PAIRS
     assert f"{PAIRS} answers were cut at the limit of tokens" in done.stderr
-    assert (record["model"], record["precision"]) == ("model", "float32")
-    with serving(lambda before, _: "" if before < 3 else "a car") as chat:
+    assert (record["model"], record["precision"]) == ("smolvlm", "float32")
+    with serving(ChatServer(lambda before, _: "" if before < 3 else "a car")) as chat:
         done = baseline(chat, shard, tmp_path / "empty")
     assert "2 answers are empty, and score 0" in done.stderr
     assert read(tmp_path / "empty/baseline.json")["answers"]["empty"] == 2

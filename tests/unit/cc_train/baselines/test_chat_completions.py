@@ -22,7 +22,7 @@ from cc_train.baselines.http_client import Endpoint, retry_after
 from cc_train.baselines.pace import Pace
 from cc_train.baselines.questions import Question
 from cc_train.baselines.server import Patience, Server
-from tests.chat_server import KEY, MODEL, ChatServer, Trouble, serving
+from tests.server_factory import KEY, MODEL, ChatServer, Trouble, serving
 
 VARIABLE = "A_KEY_OF_TESTS"
 
@@ -36,7 +36,7 @@ QUESTION = Question("k", image(7), image(9), prompts.of("spot"))
 
 @pytest.fixture
 def chat() -> Iterator[ChatServer]:
-    with serving() as chat:
+    with serving(ChatServer()) as chat:
         yield chat
 
 
@@ -189,7 +189,7 @@ def test_no_route_is_said_at_once() -> None:
 
 def test_a_server_that_was_there_is_waited_for() -> None:
     """Keeps away: a run that ends because the server was started anew meanwhile."""
-    with serving() as chat:
+    with serving(ChatServer()) as chat:
         asked = model(chat, tries=3)
         asked.answer([QUESTION])
     with pytest.raises(JobFailed, match=r"cannot be reached .*, 3 times in a row"):

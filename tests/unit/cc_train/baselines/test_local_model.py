@@ -17,15 +17,15 @@ from cc_prep.weights import folders as weights_folders
 from cc_train.baselines import local, prompts
 from cc_train.baselines.local import Generation, Local
 from cc_train.baselines.questions import Question
-from tests import small_weights, tiny_vlm
+from tests import vlm_factory, weight_factory
 
-MAKERS = {"smolvlm": tiny_vlm.smolvlm, "qwen": tiny_vlm.qwen}
+FAMILIES = ("smolvlm", "qwen2_5_vl")
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     path = tmp_path_factory.mktemp("models")
-    return {name: make(path / name) for name, make in MAKERS.items()}
+    return {name: vlm_factory.save_chat(path, name) for name in FAMILIES}
 
 
 def question(seed: int, size: tuple[int, int] = (64, 80), prompt: str | None = None) -> Question:
@@ -40,7 +40,7 @@ def model(folder: Path, batch: int = 1, **generation: object) -> Local:
     return Local(folder, settings, "cpu", "auto", batch)
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_words_depend_on_both_images_and_their_order(folders: dict[str, Path], name: str) -> None:
     """Keeps away: a second image that is dropped in silence, and pairs in the wrong order."""
     asked = model(folders[name])
@@ -65,7 +65,7 @@ def _scores(asked: Local, pair: Question) -> torch.Tensor:
     return logits[0, -1]
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_a_batch_gives_the_answers_of_its_questions(folders: dict[str, Path], name: str) -> None:
     """Keeps away: padding that a model reads, and answers that change places."""
     asked = model(folders[name], 3)
@@ -76,7 +76,7 @@ def test_a_batch_gives_the_answers_of_its_questions(folders: dict[str, Path], na
 
 
 def test_an_answer_that_was_cut_is_known(folders: dict[str, Path]) -> None:
-    asked = model(folders["qwen"])
+    asked = model(folders["qwen2_5_vl"])
     answer = asked.answer([question(1)])[0]
     assert answer.ended == "length"
     first = asked.processor.tokenizer(answer.text, add_special_tokens=False).input_ids[0]
@@ -95,9 +95,9 @@ def test_beams_and_what_the_folder_says_of_sampling(folders: dict[str, Path]) ->
 
 def test_the_digest_is_of_what_is_in_the_folder(folders: dict[str, Path], tmp_path: Path) -> None:
     """Keeps away: stored answers of other weights, or of another chat, in a folder of one name."""
-    copy = Path(shutil.copytree(folders["qwen"], tmp_path / "copy"))
+    copy = Path(shutil.copytree(folders["qwen2_5_vl"], tmp_path / "copy"))
     whole = model(copy).weights
-    assert whole == model(folders["qwen"]).weights == weights_folders.digest(copy)
+    assert whole == model(folders["qwen2_5_vl"]).weights == weights_folders.digest(copy)
     (copy / "README.md").write_text("notes")
     assert weights_folders.digest(copy) == whole
     template = copy / "chat_template.jinja"
@@ -116,7 +116,7 @@ def test_an_old_transformers_and_smolvlm_are_one_line(
     monkeypatch.setattr(weights_folders, "version", lambda name: "5.20.2")
     with pytest.raises(UserError, match=r"groups of 14 tokens.*Install transformers 5\.21"):
         model(folders["smolvlm"])
-    assert model(folders["qwen"]).answer([question(1)])
+    assert model(folders["qwen2_5_vl"]).answer([question(1)])
 
 
 def without_template(folder: Path) -> None:
@@ -150,7 +150,7 @@ def broken_off(folder: Path) -> None:
 
 def without_a_tensor(folder: Path) -> None:
     """Keeps away: answers of a model that is random in part, of which transformers only warns."""
-    small_weights.lose_tensor(folder, "q_proj")
+    weight_factory.lose_tensor(folder, "q_proj")
 
 
 def other_sizes(folder: Path) -> None:
@@ -184,7 +184,7 @@ def test_folders_that_do_not_do(
     folders: dict[str, Path], tmp_path: Path, damage: Callable[[Path], None], line: str
 ) -> None:
     """Keeps away: a traceback from inside transformers, or captions of one image."""
-    folder = Path(shutil.copytree(folders["qwen"], tmp_path / "model"))
+    folder = Path(shutil.copytree(folders["qwen2_5_vl"], tmp_path / "model"))
     damage(folder)
     with pytest.raises(UserError, match=line):
         model(folder).answer([question(1)])

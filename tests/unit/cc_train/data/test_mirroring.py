@@ -17,7 +17,7 @@ from cc_prep.media.images import encode_image
 from cc_prep.records import Facts
 from cc_train.data.mirroring import MirroredBatches, exchange_sides, mirrored
 from cc_train.data.ordered_pairs import ordered_pairs
-from tests import pair_samples
+from tests import pair_factory
 
 
 def with_mirror(sample: TrainingSample) -> TrainingSample:
@@ -28,7 +28,7 @@ def with_mirror(sample: TrainingSample) -> TrainingSample:
 
 
 def scene(number: int) -> list[TrainingSample]:
-    return [with_mirror(sample) for sample in pair_samples.scene(number)]
+    return [with_mirror(sample) for sample in pair_factory.scene(number)]
 
 
 def samples_of(samples: Sequence[TrainingSample], rngs: Sequence[Any]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def test_places_go_with_the_features(number: int) -> None:
         for objects, values in zip(
             (facts.objects_before, facts.objects_after), turned.features.values, strict=True
         ):
-            np.testing.assert_array_equal(pair_samples._features(objects), values)
+            np.testing.assert_array_equal(pair_factory._features(objects), values)
 
 
 def test_twice_is_never() -> None:
@@ -62,7 +62,7 @@ def test_twice_is_never() -> None:
 
 def test_masks_are_mirrored_too() -> None:
     """Keeps away: a change that is looked for on the other side of the image."""
-    mask = np.random.default_rng(0).integers(0, 2, (pair_samples.SIDE,) * 2, np.uint8)
+    mask = np.random.default_rng(0).integers(0, 2, (pair_factory.SIDE,) * 2, np.uint8)
     sample = scene(0)[0]
     meta = {**sample.meta, "mask_classes": ["change"]}
     png = encode_image(mask, "png", 0)
@@ -96,7 +96,7 @@ def test_people_who_left_did_not_go_right() -> None:
 
 def test_found_changes_are_mirrored_too() -> None:
     """Keeps away: a found mask, and phrases of its regions, that stay where they were."""
-    change_mask = np.zeros((pair_samples.SIDE,) * 2, np.uint8)
+    change_mask = np.zeros((pair_factory.SIDE,) * 2, np.uint8)
     change_mask[:, :5] = 255
     sample = scene(0)[0]
     meta = {**sample.meta, "regions": [{"box": [0, 0, 5, 9]}], "entities": [["left car", 0.5]]}
@@ -124,7 +124,7 @@ def test_a_scene_is_mirrored_as_a_whole() -> None:
 
 def test_without_mirroring_nothing_is_drawn() -> None:
     """Keeps away: runs that change because a setting was added that they do not use."""
-    samples = pair_samples.scene(3)
+    samples = pair_factory.scene(3)
     rngs = [np.random.default_rng(number) for number in range(2)]
     expected = samples_of(samples, [np.random.default_rng(number) for number in range(2)])
     batch = MirroredBatches(samples_of, 0.0)(samples, rngs)
@@ -134,6 +134,6 @@ def test_without_mirroring_nothing_is_drawn() -> None:
 
 def test_shards_without_mirrored_features_are_named() -> None:
     """Keeps away: a share of mirrored scenes that is silently none."""
-    samples = pair_samples.scene(0)
+    samples = pair_factory.scene(0)
     with pytest.raises(UserError, match=r"features\.mirrored=true"):
         MirroredBatches(samples_of, 1.0)(samples, [np.random.default_rng(0)] * 2)

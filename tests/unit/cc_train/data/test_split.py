@@ -23,7 +23,7 @@ from cc_train.systems.scorer import recipe as scorer
 from cc_train.systems.scorer.words import ScorerWords
 from cc_train.text import MARKS, Vocabulary
 from cc_train.training.task import Request, captioned
-from tests import token_shards
+from tests import shard_factory
 
 
 def test_a_sample_is_spread_and_stays() -> None:
@@ -43,8 +43,8 @@ def test_a_sample_is_spread_and_stays() -> None:
 
 def test_validation_takes_a_sample_of_all_shards(tmp_path: Path) -> None:
     """Keeps away: a validation on the first pairs alone, which may all be of one kind."""
-    shards, _ = token_shards.write(tmp_path / "train", 2)
-    valid, _ = token_shards.write(tmp_path / "val", 40, "val")
+    shards, _ = shard_factory.write_tokens(tmp_path / "train", 2)
+    valid, _ = shard_factory.write_tokens(tmp_path / "val", 40, "val")
     data = split.read([shards], [valid], split.ValidationSplit(pairs=20), Console(quiet=True))
     assert len(data.valid) == 20
     assert max(int(entry.key.split("-")[2]) for entry in data.valid) > 30
@@ -155,7 +155,7 @@ def learned(shards: str, settings: CaptionSettings, run: Path, console: Console 
 def test_words_of_reversed_captions_are_learned(tmp_path: Path) -> None:
     """Keeps away: "missing" as an unknown word, where only the pair (after, before) has it."""
     facts = Facts("none", reversed_captions=BACKWARDS)
-    shards, _ = token_shards.write(tmp_path, 3, facts=facts)
+    shards, _ = shard_factory.write_tokens(tmp_path, 3, facts=facts)
     ordered: list[CaptionSettings] = [
         PairSettings(),
         stage2.Settings(pairs_per_scene=2),
@@ -170,7 +170,7 @@ def test_words_of_reversed_captions_are_learned(tmp_path: Path) -> None:
 def test_words_that_forward_captions_have_stay_in_their_order(tmp_path: Path) -> None:
     """Keeps away: other bytes of every checkpoint, since reversed captions count words anew."""
     facts = Facts("none", reversed_captions=("change 2 2 2 2", "nochange nochange"))
-    shards, _ = token_shards.write(tmp_path, 3, facts=facts)
+    shards, _ = shard_factory.write_tokens(tmp_path, 3, facts=facts)
     for mirror in (0.0, 0.5):
         settings = PairSettings(mirror=mirror)
         assert learned(shards, settings, tmp_path) == learned(shards, stage2.Settings(), tmp_path)
@@ -197,7 +197,7 @@ def begin(run: Path, words: list[str]) -> None:
 def test_a_run_without_words_of_reversed_captions_goes_on(tmp_path: Path) -> None:
     """Keeps away: a run of older code that is refused, for its vocabulary has become another."""
     facts = Facts("none", reversed_captions=BACKWARDS)
-    shards, _ = token_shards.write(tmp_path, 3, facts=facts)
+    shards, _ = shard_factory.write_tokens(tmp_path, 3, facts=facts)
     older = learned(shards, stage2.Settings(), tmp_path)
     run, begun = tmp_path / "run", tmp_path / "begun"
     begin(run, older)
@@ -211,7 +211,7 @@ def test_a_run_keeps_its_words_whatever_can_be_read_now(
 ) -> None:
     """Keeps away: a resume that is refused since a sample is damaged, and reads all samples."""
     facts = Facts("none", reversed_captions=BACKWARDS)
-    shards, _ = token_shards.write(tmp_path, 3, facts=facts)
+    shards, _ = shard_factory.write_tokens(tmp_path, 3, facts=facts)
     words = learned(shards, PairSettings(), tmp_path / "none")
     begin(tmp_path / "run", words)
     monkeypatch.setattr(split.shard_index, "reversed_captions", lambda entries: pytest.fail("read"))
@@ -221,14 +221,14 @@ def test_a_run_keeps_its_words_whatever_can_be_read_now(
 def test_words_of_other_captions_are_not_those_of_the_run(tmp_path: Path) -> None:
     """Keeps away: a run that goes on with other captions, for its own words were taken."""
     facts = Facts("none", reversed_captions=BACKWARDS)
-    shards, _ = token_shards.write(tmp_path, 3, facts=facts)
+    shards, _ = shard_factory.write_tokens(tmp_path, 3, facts=facts)
     words = learned(shards, PairSettings(), tmp_path / "none")
     begin(tmp_path / "run", words[::-1])
     assert learned(shards, PairSettings(), tmp_path / "run") != words[::-1]
 
 
 def test_a_damaged_vocabulary_of_a_run_is_refused(tmp_path: Path) -> None:
-    shards, _ = token_shards.write(tmp_path, 3)
+    shards, _ = shard_factory.write_tokens(tmp_path, 3)
     begin(tmp_path / "run", ["a"])
     (tmp_path / "run/vocabulary.json").write_text("[")
     with pytest.raises(UserError, match=r"vocabulary\.json: .* Restore it, or give another --out"):
@@ -239,7 +239,9 @@ def test_the_first_rank_alone_reads_captions_of_reversed_pairs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keeps away: as many requests for every sample as there are processes."""
-    shards, _ = token_shards.write(tmp_path, 3, facts=Facts("none", reversed_captions=BACKWARDS))
+    shards, _ = shard_factory.write_tokens(
+        tmp_path, 3, facts=Facts("none", reversed_captions=BACKWARDS)
+    )
     words = learned(shards, PairSettings(), tmp_path)
     monkeypatch.setattr(split.shard_index, "reversed_captions", lambda entries: pytest.fail("read"))
     sent = [None, [*BACKWARDS]]

@@ -20,7 +20,7 @@ from cc_prep.formats.training_shards import TrainingSample
 from cc_train.data import order, shard_index
 from cc_train.data.stream import SKIPPED, Stream, StreamSettings
 from cc_train.distributed import ALONE, Ranks
-from tests.arrays import npy
+from tests.shard_factory import npy
 
 FRAMES, GRID = 5, (2, 2)
 

@@ -14,13 +14,13 @@ from cc_prep.media import images
 from cc_prep.records import FrameSequence, ImagePair
 from cc_prep.storage import glob
 from cc_train import open_shards
-from tests import token_shards
+from tests import shard_factory
 
 
 @pytest.fixture(scope="module")
 def pattern(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("shards")
-    return token_shards.write(folder / "a", 3)[0]
+    return shard_factory.write_tokens(folder / "a", 3)[0]
 
 
 def test_samples_are_those_of_the_shards(pattern: str) -> None:
@@ -37,12 +37,12 @@ def test_it_shuffles_batches_and_chains_as_webdataset_does(pattern: str) -> None
     chain = open_shards(pattern).shuffle(10).to_tuple("tokens.npy", "json").batched(4)
     batches = list(chain)
     assert [len(tokens) for tokens, _ in batches] == [4, 2]
-    assert batches[0][0].shape == (4, token_shards.FRAMES, *token_shards.GRID)
+    assert batches[0][0].shape == (4, shard_factory.FRAMES, *shard_factory.GRID)
 
 
 def test_workers_share_the_shards(tmp_path: Path) -> None:
     """Keeps away: every worker of a loader that reads every shard."""
-    patterns = [token_shards.write(tmp_path, 1, split)[0] for split in ("train", "val")]
+    patterns = [shard_factory.write_tokens(tmp_path, 1, split)[0] for split in ("train", "val")]
     loader = torch.utils.data.DataLoader(
         open_shards(patterns).to_tuple("__key__"), batch_size=None, num_workers=2
     )
@@ -52,7 +52,7 @@ def test_workers_share_the_shards(tmp_path: Path) -> None:
 
 def test_the_order_of_shards_depends_on_seed_and_epoch(tmp_path: Path) -> None:
     splits = [f"part{number}" for number in range(6)]
-    patterns = [token_shards.write(tmp_path, 1, split)[0] for split in splits]
+    patterns = [shard_factory.write_tokens(tmp_path, 1, split)[0] for split in splits]
 
     def orders(seed: int) -> list[list[str]]:
         chain = open_shards(patterns, shardshuffle=10, seed=seed)
@@ -66,7 +66,7 @@ def test_the_order_of_shards_depends_on_seed_and_epoch(tmp_path: Path) -> None:
 def test_workers_shuffle_the_shards_anew_in_each_epoch(tmp_path: Path) -> None:
     """Keeps away: a training whose loader has workers, and that sees one order in all epochs."""
     splits = [f"part{number}" for number in range(6)]
-    patterns = [token_shards.write(tmp_path, 1, split)[0] for split in splits]
+    patterns = [shard_factory.write_tokens(tmp_path, 1, split)[0] for split in splits]
 
     def orders() -> list[list[str]]:
         chain = open_shards(patterns, shardshuffle=10).to_tuple("__key__")

@@ -83,5 +83,5 @@ def test_damaged_facts(tmp_path: Path, facts: object) -> None:
     path = Path(evaluated(tmp_path / "a", RIGHT)) / "evaluation/scores.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "facts": facts or [3]}))
-    with pytest.raises(UserError, match="no scores of cc-train evaluate"):
+    with pytest.raises(UserError, match="no scores"):
         scored_rows.read(str(tmp_path / "a"))

@@ -98,5 +98,5 @@ def test_damaged_masks(tmp_path: Path, damage: dict[str, Any]) -> None:
     evaluated(tmp_path / "a", [[60, 20], [0, 20]], faithful=Share(3, 4))
     path = tmp_path / "a/evaluation/scores.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
-    with pytest.raises(UserError, match="no scores of cc-train evaluate"):
+    with pytest.raises(UserError, match="no scores"):
         scored_rows.read(str(tmp_path / "a"))

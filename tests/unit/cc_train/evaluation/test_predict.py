@@ -26,7 +26,7 @@ from cc_train.data import shard_index
 from cc_train.data.collate import FeatureSource
 from cc_train.evaluation.predict import check, predict
 from cc_train.evaluation.validation import Validation
-from tests.arrays import npy
+from tests.shard_factory import npy
 
 TOKENIZER = "2" * 64
 

@@ -18,14 +18,14 @@ from cc_prep.weights import networks
 from cc_train.layers import frozen_backbone
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.sharing import export
-from tests import small_backbones, small_weights
+from tests import weight_factory
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 16, 16, 3), np.uint8)
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    return small_weights.write_vqgan(tmp_path / "backbone.safetensors")
+    return weight_factory.write_vqgan(tmp_path / "backbone.safetensors")
 
 
 def extracted(file: Path) -> Features:
@@ -52,12 +52,12 @@ def test_what_is_computed_is_what_is_stored(tmp_path: Path, file: Path) -> None:
 def test_other_weights_are_refused(tmp_path: Path, file: Path) -> None:
     spec = BackboneSpec.of(extracted(file))
     assert spec.grid == (8, 4, 4)
-    other = small_weights.write_vqgan(tmp_path / "other.safetensors", seed=1)
+    other = weight_factory.write_vqgan(tmp_path / "other.safetensors", seed=1)
     with pytest.raises(UserError, match="Set backbone_weights to the file"):
         frozen_backbone.find(spec, str(other))
     with pytest.raises(UserError, match="vqgan-mini"):
         frozen_backbone.find(spec, None)
-    with pytest.raises(UserError, match="resnet101 comes without weights"):
+    with pytest.raises(UserError, match="resnet101"):
         frozen_backbone.find(replace(spec, name="resnet101"), None)
     with pytest.raises(UserError, match="features of theirs, which is no backbone of ours"):
         frozen_backbone.find(replace(spec, name="theirs"), None)
@@ -102,13 +102,13 @@ def library_features(folder: Path, layers: tuple[int, ...] = (-1, 1)) -> Feature
 def test_a_library_s_backbone_is_kept_in_the_run(tmp_path: Path) -> None:
     """Keeps away: a captioner that needs the folder, or reads other layers of images than of
     shards, or of a resized image another size."""
-    small_backbones.save(tmp_path / "dinov2", "dinov2")
+    weight_factory.write_backbone(tmp_path / "dinov2", "dinov2")
     stored = library_features(tmp_path / "dinov2")
     meta = json.loads(json.dumps(stored.meta()))
     assert meta["backbone"] == "hf:dinov2"
     assert meta["preprocessing"] == {
         "layers": [-1, 1], "input_size": [42, 56],
-        "mean": list(small_backbones.MEAN), "std": list(small_backbones.STD),
+        "mean": list(weight_factory.MEAN), "std": list(weight_factory.STD),
     }  # fmt: skip
     spec = BackboneSpec.of_json(json.loads(json.dumps(BackboneSpec.of(stored).to_json())))
     assert spec == BackboneSpec.of(stored)
@@ -128,7 +128,7 @@ def test_a_library_s_backbone_is_kept_in_the_run(tmp_path: Path) -> None:
 
 def test_another_preprocessing_of_the_same_weights_is_another_backbone(tmp_path: Path) -> None:
     """Keeps away: features of two layers in one training."""
-    small_backbones.save(tmp_path, "dinov2")
+    weight_factory.write_backbone(tmp_path, "dinov2")
     first, second = (library_features(tmp_path, layers) for layers in ((1, 2), (1, 3)))
     one, other = BackboneSpec.of(first), BackboneSpec.of(second)
     assert one.grid == other.grid

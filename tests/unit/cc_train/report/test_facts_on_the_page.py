@@ -20,7 +20,7 @@ from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.report import facts as shown
 from cc_train.report import legend, page
-from tests import pages
+from tests import browser
 
 RED = solid("red", "cube", "metal", "small", (0.5, 0.5))
 BLUE = solid("blue", "cube", "metal", "small", (0.5, 0.5))
@@ -113,7 +113,7 @@ def test_the_page(tmp_path: Path) -> None:
     assert ("shape should be: cube", "ball") in wrong
     assert ("new value should be: blue", "green") in wrong
     assert "ball<br>" not in text
-    dom = html.unescape(re.sub(r"<[^>]+>", "", pages.opened(text, tmp_path)))
+    dom = html.unescape(re.sub(r"<[^>]+>", "", browser.opened(text, tmp_path)))
     assert "the red ball<br> turned green" in dom
     assert "color: small red metal cube → blue" in dom
     tables = shown.tables(json.loads((tmp_path / "evaluation/scores.json").read_text())["facts"])

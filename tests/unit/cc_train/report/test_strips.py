@@ -18,17 +18,17 @@ from cc_train.evaluation.captions import metrics
 from cc_train.report import page
 from cc_train.systems.procap import stage1, stage2
 from cc_train.training.task import Request, Task
-from tests import token_shards
+from tests import shard_factory
 from tests.commands import cc_train
 from tests.unit.cc_train.systems.test_stage2 import write_run
 
 CODE = 5  # what the head of the runs below says everywhere between before and after
 K = 3
-SIDE = token_shards.GRID[0] * token_shards.FACTOR
+SIDE = shard_factory.GRID[0] * shard_factory.FACTOR
 
 
 def task_of(folder: Path, system: str, init: Path | None = None, **values: object) -> Task:
-    shards, vqgan = token_shards.write(folder, 2, images=True)
+    shards, vqgan = shard_factory.write_tokens(folder, 2, images=True)
     recipe = {"stage1": stage1, "stage2": stage2}[system]
     own = {"loop": {"batch_size": 1, "device": "cpu", "epochs": 1}, **values}
     if init is None:  # which brings its own
@@ -79,7 +79,7 @@ def test_frames_come_from_the_head_and_the_vqgan(folder: Path) -> None:
     assert drawn.shape == (1, K + 2, SIDE, SIDE, 3)
     vqgan = model.features.vqgan  # type: ignore[attr-defined]
     floats = pixels(folder)[0].movedim(-1, 1).float() / 255
-    codes = torch.full((K, *token_shards.GRID), CODE)
+    codes = torch.full((K, *shard_factory.GRID), CODE)
     with torch.inference_mode():
         ends = vqgan.reconstruct(floats)
         expected = torch.cat((ends[:1], vqgan.decode(codes), ends[1:]))

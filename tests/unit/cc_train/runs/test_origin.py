@@ -56,5 +56,5 @@ def test_new_weights(tmp_path: Path) -> None:
     assert origin.started_from(None, None) is None
     assert origin.start_in_words(None) == "new weights"
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="no checkpoint of a run"):
+    with pytest.raises(UserError, match="no checkpoint"):
         origin.started_from(tmp_path / "empty", None)

@@ -22,8 +22,8 @@ from cc_train.serve import server as page_server
 from cc_train.serve.captions import CaptionService
 from cc_train.serve.collection import Collection
 from cc_train.serve.server import Server
+from tests.network_factory import Talkative
 from tests.raw_http import Reply, exchange, received, replies, request
-from tests.small_captioner import Talkative
 
 SECRET = b"TOPSECRET"
 HOST = b"Host: 127.0.0.1\r\n"

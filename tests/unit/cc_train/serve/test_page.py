@@ -14,7 +14,7 @@ from cc_train.serve.captions import CaptionService
 from cc_train.serve.collection import Collection
 from cc_train.serve.server import Server, make, shipped_examples
 from tests.browser import Tab, tab
-from tests.small_captioner import Talkative
+from tests.network_factory import Talkative
 
 EXAMPLES = shipped_examples()
 CAPTIONED = "$('#busy').hidden && !$('#result').hidden && $('#sentence').textContent"

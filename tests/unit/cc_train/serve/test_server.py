@@ -24,7 +24,7 @@ from cc_train.serve.collection import Collection
 from cc_train.serve.server import Server
 from cc_train.sharing import hub
 from tests.commands import cc_train
-from tests.small_captioner import SIZE, WORDS, Talkative
+from tests.network_factory import TALKATIVE_SIZE, TALKATIVE_WORDS, Talkative
 
 
 def encoded(side: int = 20, codec: str = "png", seed: int = 0) -> bytes:
@@ -84,18 +84,18 @@ def test_a_caption_with_all_that_is_known_of_it(server: Server) -> None:
     assert value["caption"] == "the cube moved"
     assert value["confidence"] == 0.75
     assert [beam["score"] for beam in value["beams"]] == [0, -1, -2]
-    assert [one["word"] for one in value["words"]] == list(WORDS)
+    assert [one["word"] for one in value["words"]] == list(TALKATIVE_WORDS)
     before, after = value["words"][1]["images"]
     assert before != after != value["words"][0]["images"][1]
     mask = images.decode(base64.b64decode(value["mask"].partition(",")[2]), "mask")
-    assert mask.shape[:2] == SIZE
+    assert mask.shape[:2] == TALKATIVE_SIZE
     assert value["regions"] == [
         {"class": 1, "colour": "#ff2800", "share": 16 / 256},
         {"class": 2, "colour": "#006eff", "share": 8 / 256},
     ]
     assert len(value["imagined"]) == 3
     first = images.decode(base64.b64decode(value["imagined"][0].partition(",")[2]), "first")
-    assert first.shape == (*SIZE, 3)
+    assert first.shape == (*TALKATIVE_SIZE, 3)
     assert ask(server, "POST", "/caption", PAIR)[1]["beams"] == []
 
 

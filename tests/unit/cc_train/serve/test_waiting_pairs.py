@@ -22,7 +22,7 @@ from cc_train.serve.collection import Collection
 from cc_train.serve.pixels import Pixels
 from cc_train.serve.server import Server
 from cc_train.serve.waiting import Waiting, names
-from tests.small_captioner import Talkative
+from tests.network_factory import Talkative
 
 
 def test_waiting_pairs_have_different_names() -> None:

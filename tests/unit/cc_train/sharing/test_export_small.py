@@ -22,8 +22,8 @@ from cc_train.sharing import export
 from cc_train.sharing.export import Details
 from cc_train.sharing.model_card import Measured
 from cc_train.text import Vocabulary
-from tests import token_shards
-from tests.small_captioner import Talkative
+from tests import shard_factory
+from tests.network_factory import Talkative
 
 
 def test_a_backbones_file_is_halved_and_others_are_copied(tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_scores_of_unknown_weights_are_not_exported(
 
 def test_a_link_to_what_is_measured_on_is_not_calibrated_on(tmp_path: Path) -> None:
     """Keeps away: a calibration error of the very pairs that the calibration was fitted on."""
-    shards, _ = token_shards.write(tmp_path / "a", 2)
-    other, _ = token_shards.write(tmp_path / "b", 2, images=True)
+    shards, _ = shard_factory.write_tokens(tmp_path / "a", 2)
+    other, _ = shard_factory.write_tokens(tmp_path / "b", 2, images=True)
     (tmp_path / "link.tar").symlink_to(tmp_path / "a/train-000000.tar")
     (tmp_path / "copy.tar").write_bytes((tmp_path / "a/train-000000.tar").read_bytes())
     measured = shard_index.read([shards])
@@ -97,7 +97,7 @@ def test_what_is_trained_on_and_calibrated_on_is_counted(
     """Keeps away: a confidence that is too high, since the captions of training pairs are right
     more often.
     """
-    shards, _ = token_shards.write(tmp_path / "a", 2)
+    shards, _ = shard_factory.write_tokens(tmp_path / "a", 2)
     keys = [entry.key for entry in shard_index.read([shards])]
     run, details = Run(tmp_path, "pair", {}, {}, 1), Details(calibrate=[shards])
     captioner = EncoderDecoder(Inputs((8, 8)), Vocabulary.of(["a"], 1), 4)

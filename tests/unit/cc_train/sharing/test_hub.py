@@ -17,7 +17,7 @@ from cc_prep.errors import UserError
 from cc_train import Captioner
 from cc_train.sharing import hub, model_card
 from tests.commands import cc_train
-from tests.hub_server import COMMIT, Hub, serving
+from tests.server_factory import COMMIT, Hub, serving
 
 ID = "someone/mine"
 FILES = {"README.md", "model.safetensors", "backbone.safetensors", "settings.json",
@@ -33,7 +33,7 @@ def captioner() -> Captioner:
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """The hub, and an empty folder for what is fetched; other places are not reached."""
-    with serving() as running:
+    with serving(Hub()) as running:
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "ENDPOINT", running.address)
         template = running.address + "/{repo_id}/resolve/{revision}/{filename}"

@@ -9,5 +9,5 @@ import pytest
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where `small_mllm.save` puts its models, so that each is made once; read only."""
+    """Where `vlm_factory.save` puts its models, so that each is made once; read only."""
     return tmp_path_factory.mktemp("models")

@@ -12,8 +12,8 @@ import pytest
 from cc_prep.formats import training_shards
 from cc_prep.steps.imported_features import UNKNOWN
 from cc_train.evaluation import evaluation
-from tests.arrays import npy
 from tests.commands import cc_train
+from tests.shard_factory import npy
 
 CAPTIONS = ("左侧出现了一辆白色的汽车。", "右侧出现了一辆红色的SUV。")
 STILL = "没有变化。"

@@ -38,7 +38,7 @@ from cc_train.systems.procap.stage2_objective import Stage2Objective
 from cc_train.text import Vocabulary
 from cc_train.training.fact_losses import FactLosses
 from cc_train.training.objective import Objective
-from tests import pair_samples, small_mllm
+from tests import pair_factory, vlm_factory
 from tests.overfitting import Learning, overfit
 
 PAIRS, FRAMES, GRID, CODES, TEXT = 16, 4, 2, 16, 8
@@ -74,7 +74,7 @@ def samples() -> list[TrainingSample]:
 
 
 SAMPLES = samples()
-SCENES = [pair_samples.scene(number) for number in range(PAIRS)]
+SCENES = [pair_factory.scene(number) for number in range(PAIRS)]
 SCENE_CAPTIONS = [
     caption
     for scene in SCENES
@@ -199,9 +199,9 @@ def test_the_captioner_of_stage_2(kind: Reads) -> None:
 
 def learn_comparison(seed: int = 0) -> Learning:
     """Until 14 of 16 captions are right, and 8 of 10 places of changed objects."""
-    make = OrderedPairBatches(SCENE_WORDS, 12, 2, pair_samples.SOURCE)
-    planted = FrozenBackbone(torch.nn.Identity(), pair_samples.BACKBONE)
-    grid = (pair_samples.GRID, pair_samples.GRID)
+    make = OrderedPairBatches(SCENE_WORDS, 12, 2, pair_factory.SOURCE)
+    planted = FrozenBackbone(torch.nn.Identity(), pair_factory.BACKBONE)
+    grid = (pair_factory.GRID, pair_factory.GRID)
     backbone = BackboneFeatures(planted, grid, "unshuffle")
     frozen = FrameFeatures(features().vqgan, "features", backbone=backbone)
     torch.manual_seed(seed)
@@ -238,8 +238,9 @@ def learn_comparison(seed: int = 0) -> Learning:
 
     @torch.inference_mode()
     def found() -> float:
-        states = network.procedure(network.features(pairs))
-        places = network.changes(*network.ends(states)).before.argmax(1)[asked]
+        embedded = network.encoder.embed(network.features(pairs))
+        ends = network.ends(network.procedure_between(embedded), embedded)
+        places = network.changes(*ends).before.argmax(1)[asked]
         return float((places == batch["places"][asked, 0]).float().mean())
 
     def is_learned(_: dict[str, float]) -> bool:
@@ -358,13 +359,13 @@ def overfit_annealed(
 
 
 def test_the_language_model(folder: Path) -> None:
-    """Adapters make a frozen random model say the own caption of each of 32 pairs of noise."""
-    count, lora = 32, {"vision": 48, "bridge": 48, "language": 48, "dropout": 0.0}
+    """Adapters make a frozen random model say the own caption of each of 16 pairs of noise."""
+    count, lora = 16, {"vision": 48, "bridge": 48, "language": 48, "dropout": 0.0}
     generation = {"max_new_tokens": 24, "repetition_penalty": 1.0}
-    network = small_mllm.captioner(folder, "qwen3_vl", lora=lora, generation=generation)
+    network = vlm_factory.captioner(folder, "qwen3_vl", lora=lora, generation=generation)
     expected = [f"{a} {b}" for a, b in itertools.permutations(WORDS, 2)][:count]
     no_entities: list[list[str]] = [[]] * count
-    batch = small_mllm.batch(network, expected, no_entities)
+    batch = vlm_factory.batch(network, expected, no_entities)
     control = AttentionControl(where="none")
     objective = MllmObjective(network, lambda captioner: {}, control, 0.0, 1.0, "cpu")
 

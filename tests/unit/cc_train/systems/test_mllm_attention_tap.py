@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cc_train.systems.mllm import attention_tap, families
 from cc_train.systems.mllm.attention_tap import Tap
-from tests import small_mllm
+from tests import vlm_factory
 
 CAPTIONS = ["the red cube moved to the left", "there is no change"]
 ENTITIES = [["red cube"], []]  # prompts of two lengths, so one of them is padded
@@ -43,9 +43,9 @@ def weights_of(one: Any, module: nn.Module, batch: dict[str, Tensor]) -> tuple[T
 def test_taps_read_what_eager_attention_computes(folder: Path, family: str) -> None:
     """Keeps away: attention of other heads, scales or masks than the network's own; and a padding
     mask that is dropped in silence, because transformers does not know our function."""
-    one = small_mllm.captioner(folder, family)
+    one = vlm_factory.captioner(folder, family)
     with_adapters(one)
-    batch = small_mllm.batch(one, CAPTIONS, ENTITIES)
+    batch = vlm_factory.batch(one, CAPTIONS, ENTITIES)
     row = one.base.family
     module, _ = families.module_at(one.model, row.language, -1)
     queries = batch["last"][:, None] + torch.arange(2)
@@ -79,13 +79,13 @@ def test_qwens_eyes_are_read_image_by_image(folder: Path) -> None:
     """Keeps away: attention across two images, or before the rotation of queries and keys."""
     from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import apply_rotary_pos_emb_vision
 
-    one = small_mllm.captioner(folder, "qwen2_5_vl")
+    one = vlm_factory.captioner(folder, "qwen2_5_vl")
     module, _ = families.module_at(one.model, one.base.family.vision, -1)
     tap, inputs = Tap(module, "received"), []
     handle = module.register_forward_pre_hook(
         lambda part, args, options: inputs.append((args, options)), with_kwargs=True
     )
-    batch = small_mllm.batch(one, CAPTIONS, ENTITIES)
+    batch = vlm_factory.batch(one, CAPTIONS, ENTITIES)
     with attention_tap.only(tap):
         one(batch, 1)
     handle.remove()
@@ -103,12 +103,12 @@ def test_qwens_eyes_are_read_image_by_image(folder: Path) -> None:
 
 def test_a_tap_is_off_where_it_was_not_opened(folder: Path) -> None:
     """Keeps away: beams, whose rows are other sentences, among the rows that a loss reads."""
-    one = small_mllm.captioner(folder, "instructblip")
+    one = vlm_factory.captioner(folder, "instructblip")
     tap = Tap(families.module_at(one.model, one.base.family.vision, -1)[0], "cls")
     attention_tap.attach(tap)
-    one.caption(small_mllm.pairs(), beams=2)
+    one.caption(vlm_factory.pairs(), beams=2)
     assert tap.take() == []
-    one(small_mllm.batch(one, CAPTIONS, ENTITIES), 1)
+    one(vlm_factory.batch(one, CAPTIONS, ENTITIES), 1)
     assert len(tap.take()) == 1
 
 
@@ -117,14 +117,14 @@ def test_checkpointed_layers_have_the_same_gradients(folder: Path, family: str) 
     """Keeps away: a tap without a gradient, or with other saved tensors in the second pass."""
     gradients = []
     for how in ("none", "non_reentrant"):
-        one = small_mllm.captioner(folder, family, model={"checkpointing": how})
+        one = vlm_factory.captioner(folder, family, model={"checkpointing": how})
         with_adapters(one)
         row = one.base.family
         tap = Tap(families.module_at(one.model, row.vision, -1)[0], row.reading)
         attention_tap.attach(tap)
         one.train()
         torch.manual_seed(1)
-        one(small_mllm.batch(one, CAPTIONS, ENTITIES), 1)
+        one(vlm_factory.batch(one, CAPTIONS, ENTITIES), 1)
         rows = tap.take()
         sum(call.probabilities[..., :5].sum() for call in rows).backward()  # type: ignore[union-attr]
         gradients.append(

@@ -13,7 +13,7 @@ from cc_prep.errors import UserError
 from cc_train.systems.mllm import estimate as sizes
 from cc_train.systems.mllm import loading
 from cc_train.systems.mllm.estimate import GIB, Estimate, estimate
-from tests import small_mllm
+from tests import vlm_factory
 
 _QKV = r"self_attn\.(q_proj|k_proj|v_proj)"
 BLIP = {
@@ -186,7 +186,7 @@ def kept_bytes(config: Any, lora: dict[str, tuple[str, int]], inputs: dict[str, 
 def test_activations_are_about_what_a_step_keeps(name: str) -> None:
     """Keeps away: an estimate that is off by a factor, and a training that runs out of memory."""
     if name == "smolvlm":
-        small_mllm.skip_old_smolvlm()
+        vlm_factory.skip_old_smolvlm()
     make, lora = SMALL[name]
     config, inputs = make()
     real = kept_bytes(config, lora, inputs)

@@ -14,7 +14,7 @@ from cc_prep.errors import UserError
 from cc_prep.weights import folders
 from cc_train.systems.mllm import attention_loss, attention_tap, families, images, loading
 from cc_train.systems.mllm.attention_tap import Tap
-from tests import small_mllm
+from tests import vlm_factory
 
 ALL = ("instructblip", "blip2", "internvl", "smolvlm", "qwen2_5_vl", "qwen3_vl")
 CAPTIONS = ["the red cube moved to the left", "there is no change"]
@@ -37,8 +37,8 @@ def features(one: Any, before_after: Tensor, batch: dict[str, Tensor]) -> list[T
 def test_each_place_has_the_tokens_of_its_own_image(folder: Path, family: str) -> None:
     """Keeps away: after before before, images of the neighbouring pair, or tokens that a model
     drops in silence."""
-    one = small_mllm.captioner(folder, family)
-    batch = small_mllm.batch(one, CAPTIONS, ENTITIES)
+    one = vlm_factory.captioner(folder, family)
+    batch = vlm_factory.batch(one, CAPTIONS, ENTITIES)
     length = batch["ids"].shape[1]
     tokens, of_words = features(one, batch["before_after"], batch), {}
     handle = one.base.model.get_decoder().register_forward_pre_hook(
@@ -53,7 +53,7 @@ def test_each_place_has_the_tokens_of_its_own_image(folder: Path, family: str) -
     swapped = one({**batch, "before_after": batch["before_after"].flip(1)}, length).logits
     assert (swapped - logits)[:, -1].abs().max() > 1e-5
     other = batch["before_after"].clone()
-    other[1] = small_mllm.pairs(1, seed=7)[0]
+    other[1] = vlm_factory.pairs(1, seed=7)[0]
     changed = one({**batch, "before_after": other}, length).logits
     assert torch.equal(changed[0], logits[0])
     assert (changed[1] - logits[1]).abs().max() > 1e-5
@@ -65,8 +65,8 @@ def test_each_place_has_the_tokens_of_its_own_image(folder: Path, family: str) -
 @torch.no_grad()
 def test_image_tokens_lie_row_by_row(folder: Path, family: str) -> None:
     """Keeps away: a mask that lies over the wrong tokens of the language model."""
-    one = small_mllm.captioner(folder, family)
-    batch = small_mllm.batch(one, CAPTIONS, ENTITIES)
+    one = vlm_factory.captioner(folder, family)
+    batch = vlm_factory.batch(one, CAPTIONS, ENTITIES)
     grey = torch.full_like(batch["before_after"][:1], 100)
     rows, columns = one.shape.tokens
     # Before attention mixes them a token has what lies at its own place: so without attention.
@@ -79,7 +79,7 @@ def test_image_tokens_lie_row_by_row(folder: Path, family: str) -> None:
     for row in range(rows):
         for column in range(columns):
             marked = grey.clone()
-            height = small_mllm.SIZE // rows
+            height = vlm_factory.SIZE // rows
             place = (
                 slice(height * row, height * (row + 1)),
                 slice(height * column, height * (column + 1)),
@@ -92,7 +92,7 @@ def test_image_tokens_lie_row_by_row(folder: Path, family: str) -> None:
 @torch.no_grad()
 def test_slots_are_where_qwens_eyes_have_their_patches(folder: Path) -> None:
     """Keeps away: attention to a patch taken for that to another one, by windows or merge order."""
-    one = small_mllm.captioner(folder, "qwen2_5_vl")
+    one = vlm_factory.captioner(folder, "qwen2_5_vl")
     eyes = one.base.model.model.visual
     rows, columns, merge = 8, 12, 2
     generator = torch.Generator().manual_seed(0)
@@ -113,7 +113,7 @@ def test_patches_are_as_qwens_processor_lays_them() -> None:
 
     size = {"shortest_edge": 56 * 56, "longest_edge": 56 * 56}
     processor = Qwen2VLImageProcessor(size=size, image_mean=[0.5] * 3, image_std=[0.5] * 3)
-    pixels = small_mllm.pairs(1)
+    pixels = vlm_factory.pairs(1)
     theirs = processor(images=list(pixels[0].numpy()), return_tensors="pt")
     ours = images.patches(images.normalised(pixels, (0.5,) * 3, (0.5,) * 3).flatten(0, 1), 14, 2, 2)
     torch.testing.assert_close(theirs["pixel_values"], ours.flatten(0, 1), atol=1e-5, rtol=0)
@@ -126,7 +126,7 @@ def test_beams_see_their_own_images(folder: Path, family: str) -> None:
     log-probabilities of another pair, or with penalties in them; images that are seen again for
     every beam."""
     brief = {"length_penalty": 0.0, "max_new_tokens": 4, "repetition_penalty": 1.0}
-    one = small_mllm.captioner(folder, family, generation=brief)
+    one = vlm_factory.captioner(folder, family, generation=brief)
     sums: list[Tensor] = []
     generate = one.base.model.generate
 
@@ -144,7 +144,7 @@ def test_beams_see_their_own_images(folder: Path, family: str) -> None:
         ),
         with_kwargs=True,
     )
-    captions = one.caption(small_mllm.pairs(), 3, ENTITIES)
+    captions = one.caption(vlm_factory.pairs(), 3, ENTITIES)
     assert sum(patches[1:]) == patches[0]  # once more than the search, for the sums
     # Without penalties the search ranks by the same sums.
     assert [c.score for c in captions] == pytest.approx(sums[0].tolist(), abs=1e-3)
@@ -156,10 +156,10 @@ def test_beams_see_their_own_images(folder: Path, family: str) -> None:
 def test_a_caption_does_not_depend_on_the_pairs_beside_it(folder: Path, family: str) -> None:
     """Keeps away: a penalty of the padding, of the question's words, or of its end marks."""
     penalty = {"repetition_penalty": 5.0, "max_new_tokens": 12}
-    one = small_mllm.captioner(folder, family, generation=penalty)
+    one = vlm_factory.captioner(folder, family, generation=penalty)
     tokenizer = one.prompt_tokenizer
     tokenizer.pad = tokenizer.end  # as for a tokenizer that has no mark for padding
-    pairs = small_mllm.pairs()
+    pairs = vlm_factory.pairs()
     # It wants to say words of the question and then the end; what is penalised comes after X.
     sentence = [*tokenizer.caption("Describe the")[:3], tokenizer.end]
     other = tokenizer.tokenizer.convert_tokens_to_ids("X")
@@ -179,11 +179,11 @@ def test_a_caption_does_not_depend_on_the_pairs_beside_it(folder: Path, family: 
 
 def test_every_word_has_a_map_of_where_it_looked(folder: Path) -> None:
     """Keeps away: maps of tokens beside a caption's words, or of one image alone."""
-    one = small_mllm.captioner(folder, "smolvlm", generation={"max_new_tokens": 20})
+    one = vlm_factory.captioner(folder, "smolvlm", generation={"max_new_tokens": 20})
     words = ("the", "red", "cube", "moved", "to", "the", "left")
     sentence = one.prompt_tokenizer.caption(" ".join(words))
     tap = Tap(families.module_at(one.model, one.base.family.language, -1)[0], "rows")
-    batch = small_mllm.batch(one, [one.prompt_tokenizer.decode(sentence)], [[]])
+    batch = vlm_factory.batch(one, [one.prompt_tokenizer.decode(sentence)], [[]])
     count = len(sentence)
     tap.queries = batch["last"][:, None] + torch.arange(count)
     with attention_tap.only(tap), torch.no_grad():
@@ -201,7 +201,7 @@ def test_every_word_has_a_map_of_where_it_looked(folder: Path) -> None:
     ]
     looked = rows.probabilities[0][last][:, places].sum((0, 1))  # not where it looked to end
     assert maps.maps[6].ravel() == pytest.approx((looked / looked.sum()).numpy())
-    (caption,) = one.caption(small_mllm.pairs(1))
+    (caption,) = one.caption(vlm_factory.pairs(1))
     assert caption.attention is not None
     assert caption.attention.words == tuple(caption.text.split())
 
@@ -210,7 +210,7 @@ def test_every_word_has_a_map_of_where_it_looked(folder: Path) -> None:
 @torch.no_grad()
 def test_words_look_through_learned_queries(folder: Path, family: str) -> None:
     """Keeps away: maps of queries as if they had places; those of the other image or word."""
-    one = small_mllm.captioner(folder, family)
+    one = vlm_factory.captioner(folder, family)
     sentence = one.prompt_tokenizer.caption("the sphere")[:-1]
     rows = torch.zeros(len(sentence), 10)
     places = torch.tensor([[0, 1, 2, 3], [4, 5, 6, 7]])
@@ -220,14 +220,14 @@ def test_words_look_through_learned_queries(folder: Path, family: str) -> None:
     maps = one._of_words(rows, places, crossing, sentence).maps
     assert maps[0].ravel()[[3, 9]] == pytest.approx([2 / 3, 1 / 3])
     assert maps[1].ravel()[0] == pytest.approx(1)
-    (caption,) = one.caption(small_mllm.pairs(1))
+    (caption,) = one.caption(vlm_factory.pairs(1))
     assert caption.attention is not None
     assert caption.attention.maps.shape == (len(caption.text.split()), 4, 4)
 
 
 def test_an_unknown_family_is_refused_with_its_attention_modules(folder: Path) -> None:
     """Keeps away: a model of another architecture that is adapted in no layer at all."""
-    path = small_mllm.save(folder, "smolvlm")
+    path = vlm_factory.save(folder, "smolvlm")
     config = loading.read_config(path)
     with pytest.raises(UserError, match=r"no family is named foo.*vision_model.*self_attn"):
         loading.family_of(config, "foo", path)

@@ -21,7 +21,7 @@ from cc_train.systems.mllm import attention_loss, recipe
 from cc_train.systems.mllm.batches import AttentionControl
 from cc_train.systems.mllm.grid_features import Connector, GridConnector, SeeingLanguageModel
 from cc_train.systems.mllm.objective import MllmObjective
-from tests import small_mllm
+from tests import vlm_factory
 from tests.overfitting import Learning, overfit
 
 CAPTIONS = ["the red cube moved to the left", "there is no change"]
@@ -39,7 +39,7 @@ def made(
 ) -> MllmObjective:
     lora = {"vision": 4, "bridge": 4, "language": 16, "dropout": 0.0, **more}
     model = {} if size is None else {"image_size": size}
-    one = small_mllm.captioner(folder, family, seed=seed, lora=lora, model=model)
+    one = vlm_factory.captioner(folder, family, seed=seed, lora=lora, model=model)
     return MllmObjective(one, lambda captioner: {}, control, 0.0, 1.0, "cpu")
 
 
@@ -49,10 +49,10 @@ def boxed(objective: MllmObjective, marked: tuple[bool, ...] = (True, False)) ->
     control = objective.control if objective.control.is_on else AttentionControl()
     grid = recipe.control_grid(one, control)
     assert grid is not None
-    mask = np.zeros((small_mllm.SIZE, small_mllm.SIZE))
-    mask[: small_mllm.SIZE // 2, : small_mllm.SIZE // 2] = 1
+    mask = np.zeros((vlm_factory.SIZE, vlm_factory.SIZE))
+    mask[: vlm_factory.SIZE // 2, : vlm_factory.SIZE // 2] = 1
     soft = torch.from_numpy(attention_loss.soft_mask(mask, grid)).view(1, -1)
-    return small_mllm.batch(
+    return vlm_factory.batch(
         one, CAPTIONS, ENTITIES, mask=torch.cat([soft * m for m in marked]),
         has_mask=torch.tensor(marked),
     )  # fmt: skip
@@ -125,7 +125,7 @@ def test_before_and_after_are_controlled_apart_from_their_neighbours(folder: Pat
     objective = made(folder, "instructblip", AttentionControl(weight=1.0))
     batch = boxed(objective, (False, True))
     other = batch["before_after"].clone()
-    other[0] = small_mllm.pairs(1, seed=5)[0]
+    other[0] = vlm_factory.pairs(1, seed=5)[0]
     denominators = objective.denominators(batch)
     assert int(denominators["masked"]) == 1
     losses = [
@@ -241,7 +241,7 @@ def learn_to_say(folder: Path, seed: int = 0) -> Learning:
     objective = made(folder, "qwen3_vl", OFF, seed=seed)
 
     def are_said() -> bool:
-        spoken = objective.network.eval().caption(small_mllm.pairs(), entities=ENTITIES)
+        spoken = objective.network.eval().caption(vlm_factory.pairs(), entities=ENTITIES)
         objective.network.train()
         return [one.text for one in spoken] == CAPTIONS
 

@@ -17,19 +17,19 @@ from cc_train.systems.mllm import attention_loss, families, images
 from cc_train.systems.mllm.batches import AttentionControl, Entities, MllmBatches
 from cc_train.systems.mllm.objective import MllmObjective
 from cc_train.systems.mllm.recipe import control_grid
-from tests import small_mllm
+from tests import vlm_factory
 
 ALL = ("instructblip", "internvl", "smolvlm", "qwen3_vl", "auto")
-SIZE, HALF = small_mllm.SIZE, small_mllm.SIZE // 2
+SIZE, HALF = vlm_factory.SIZE, vlm_factory.SIZE // 2
 CAPTIONS, ENTITIES = ["the red cube moved to the left", "there is no change"], [["red cube"], []]
 
 
 def captioner(folder: Path, family: str, **model: Any) -> Any:
     model["images"] = "pasted"
     if family == "auto":
-        folder = small_mllm.save_with_processor(folder)
-        model["family"], family = "auto", "qwen2_5_vl"
-    return small_mllm.captioner(folder, family, model=model)
+        model["family"], family, folder = "auto", "qwen2_5_vl", folder / "auto"
+        vlm_factory.add_processor(vlm_factory.save(folder, family))
+    return vlm_factory.captioner(folder, family, model=model)
 
 
 @pytest.mark.parametrize("family", ALL)
@@ -37,9 +37,9 @@ def captioner(folder: Path, family: str, **model: Any) -> Any:
 def test_a_model_sees_one_picture_with_before_on_the_left(folder: Path, family: str) -> None:
     """Keeps away: two pictures for the places of one; after before before; halves of two pairs."""
     one = captioner(folder, family)
-    plain = small_mllm.captioner(folder, "qwen2_5_vl" if family == "auto" else family)
+    plain = vlm_factory.captioner(folder, "qwen2_5_vl" if family == "auto" else family)
     assert one.inputs.size == (SIZE, HALF)
-    batch = small_mllm.batch(one, CAPTIONS, ENTITIES)
+    batch = vlm_factory.batch(one, CAPTIONS, ENTITIES)
     images_of = batch["before_after"]
     assert images_of.shape == (2, 2, SIZE, HALF, 3)
     places = (batch["ids"] == one.prompt_tokenizer.image).sum(1).tolist()
@@ -60,7 +60,7 @@ def test_a_model_sees_one_picture_with_before_on_the_left(folder: Path, family: 
     swapped = one({**batch, "before_after": images_of.flip(1)}, length).logits
     assert (swapped - logits)[:, -1].abs().max() > 1e-5
     other = images_of.clone()
-    other[1] = small_mllm.pairs(1, 7, SIZE, HALF)[0]
+    other[1] = vlm_factory.pairs(1, 7, SIZE, HALF)[0]
     changed = one({**batch, "before_after": other}, length).logits
     assert torch.equal(changed[0], logits[0])
     captions = [*one.caption(images_of, 1, ENTITIES), *one.caption(images_of, 2, ENTITIES)]
@@ -118,7 +118,7 @@ def test_maps_of_words_lie_over_each_image(folder: Path) -> None:
     odd = torch.zeros(1, 1, 3)
     odd[0, 0, 1] = 1  # lies over the end of before and the beginning of after
     assert images.maps_of_sides(odd).tolist() == [[[0.5, 0, 0.5]]]
-    (caption,) = captioner(folder, "instructblip").caption(small_mllm.pairs(1, 0, SIZE, HALF))
+    (caption,) = captioner(folder, "instructblip").caption(vlm_factory.pairs(1, 0, SIZE, HALF))
     assert caption.attention is not None
     assert caption.attention.maps.shape[1:] == (4, 2)
     assert caption.attention.maps.sum((1, 2)) == pytest.approx(1)
@@ -130,8 +130,8 @@ def test_what_cannot_be_pasted_is_refused(folder: Path) -> None:
         images.require_pictures(families.LM, None, "pasted")
     with pytest.raises(UserError, match=r"model\.image_size=224: family lm sees the features"):
         images.require_pictures(families.LM, 224, "two")
-    words = small_mllm.tokenizer(small_mllm.MARKS["internvl"])
-    shape = images.geometry(families.INTERNVL, small_mllm.config("internvl", words, None), None)
+    words = vlm_factory.tokenizer(vlm_factory.MARKS["internvl"])
+    shape = images.geometry(families.INTERNVL, vlm_factory.config("internvl", words, None), None)
     odd = dataclasses.replace(shape, size=21)
     with pytest.raises(UserError, match="a picture of 21 px has no two halves"):
         images._laid_out(odd, "pasted")

@@ -11,7 +11,7 @@ from cc_prep.errors import UserError
 from cc_train.systems.mllm import prompts
 from cc_train.systems.mllm.prompts import Prompt
 from cc_train.text import IGNORED
-from tests import small_mllm
+from tests import vlm_factory
 
 QUESTION = "Describe the change between the before image and the after image."
 
@@ -40,7 +40,7 @@ def test_entities_follow_the_question(names: list[str], text: str) -> None:
 )
 def test_prompts_mark_two_images(folder: Path, family: str, text: str) -> None:
     """Keeps away: one image in the prompt, or marks that the model was not trained with."""
-    one = small_mllm.captioner(folder, family)
+    one = vlm_factory.captioner(folder, family)
     written = one.base.tokenizer.decode(one.prompt_tokenizer.question())
     marker = one.base.family.marker * 4
     text = text.replace("F{}F", "<fake_token_around_image><global-img>{}<fake_token_around_image>")
@@ -50,7 +50,7 @@ def test_prompts_mark_two_images(folder: Path, family: str, text: str) -> None:
 
 def test_a_chat_template_writes_the_prompt_where_there_is_one(folder: Path) -> None:
     """Keeps away: an instructed model that is asked without the turns that it was taught."""
-    one = small_mllm.captioner(folder, "qwen2_5_vl")
+    one = vlm_factory.captioner(folder, "qwen2_5_vl")
     one.base.tokenizer.chat_template = (
         "{% for m in messages %}USER {% for c in m['content'] %}{% if c['type'] == 'image' %}"
         "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ c['text'] }}{% endif %}"
@@ -67,14 +67,14 @@ def test_a_chat_template_writes_the_prompt_where_there_is_one(folder: Path) -> N
 def test_a_question_with_marks_of_its_own_is_refused(folder: Path) -> None:
     """Keeps away: places that no image fills, which a model fills with whatever comes."""
     with pytest.raises(UserError, match="a prompt has 9 places for images"):
-        small_mllm.captioner(folder, "smolvlm", prompt={"text": "What is <image> here?"})
+        vlm_factory.captioner(folder, "smolvlm", prompt={"text": "What is <image> here?"})
 
 
 def test_a_prompt_that_does_not_fit_is_refused(folder: Path) -> None:
     """Keeps away: positions beyond the context, after hours of training."""
     many = {"max_new_tokens": 2040}
     with pytest.raises(UserError, match=r"tokens and a caption of 2040 do not fit .* 2048"):
-        small_mllm.captioner(folder, "instructblip", generation=many)
+        vlm_factory.captioner(folder, "instructblip", generation=many)
 
 
 def test_labels_are_the_captions_next_tokens(folder: Path) -> None:
@@ -92,7 +92,7 @@ def test_labels_are_the_captions_next_tokens(folder: Path) -> None:
 
 def test_captions_come_back_as_they_were_said(folder: Path) -> None:
     """Keeps away: marks, or what follows the end, in a caption."""
-    tokenizer = small_mllm.captioner(folder, "blip2").prompt_tokenizer
+    tokenizer = vlm_factory.captioner(folder, "blip2").prompt_tokenizer
     ids = tokenizer.caption("the red cube moved")
     assert ids[-1] == tokenizer.end
     assert tokenizer.decode([*ids, *tokenizer.caption("and more")]) == "the red cube moved"

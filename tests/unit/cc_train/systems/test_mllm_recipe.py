@@ -26,8 +26,8 @@ from cc_train.sharing import export
 from cc_train.systems.mllm import batches, recipe
 from cc_train.systems.mllm.grid_features import Connector, GridConnector
 from cc_train.training.task import Request
-from tests import small_mllm, small_weights
-from tests.arrays import npy
+from tests import vlm_factory, weight_factory
+from tests.shard_factory import npy
 
 SIDE, CHANNELS, GRID = 16, 8, 4
 CAPTIONS = {"change": "the red cube moved to the left", "nochange": "there is no change"}
@@ -38,7 +38,7 @@ QUIET = Console(quiet=True)
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four scenes of noise with masks, entities and features of a VQGAN; read only."""
     path = tmp_path_factory.mktemp("shards")
-    backbone = small_weights.write_vqgan(path / "vqgan.safetensors")
+    backbone = weight_factory.write_vqgan(path / "vqgan.safetensors")
     rng = np.random.default_rng(0)
     with training_shards.write_shard(str(path / "train-000000.tar")) as (writer, written):
         for scene in range(4):
@@ -71,7 +71,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings(folder: Path, family: str, shards: Path, steps: int = 2, **more: Any) -> Any:
     values: dict[str, Any] = {
-        "model": {"weights": str(small_mllm.save(folder, family))},
+        "model": {"weights": str(vlm_factory.save(folder, family))},
         "attention": {"masks": "truth"},
         "connector": {"width": 16, "grid": 2},
         "generation": {"max_new_tokens": 12, "repetition_penalty": 1.0},
@@ -122,7 +122,7 @@ def test_a_run_resumes_and_holds_adapters_alone(
     assert len(captioner.caption(images, beams=2)[0].beams) == 2
     export.save(whole, tmp_path / "packed")
     assert f"{folder}/" not in (tmp_path / "packed/settings.json").read_text()
-    monkeypatch.setenv("CC_TRAIN_MLLM_WEIGHTS", str(small_mllm.save(folder, family)))
+    monkeypatch.setenv("CC_TRAIN_MLLM_WEIGHTS", str(vlm_factory.save(folder, family)))
     packed: Any = loading.load(tmp_path / "packed")
     (original,), (again,) = captioner.caption(images), packed.caption(images)
     assert again.score == pytest.approx(original.score, abs=0.1)  # its adapters are in float16
@@ -139,7 +139,7 @@ def test_a_run_of_pasted_pictures(folder: Path, shards: Path, tmp_path: Path) ->
     entries = shard_index.read([str(shards / "train-*.tar")])
     ((_, caption),) = predict(captioner, entries[:1])
     assert caption.attention.maps.shape[1:] == (2, 1)
-    with pytest.raises(UserError, match="family lm sees features of each image"):
+    with pytest.raises(UserError, match="family lm"):
         start.train("mllm", settings(folder, "lm", shards, model={"images": "pasted"}),
                     request(shards, tmp_path / "none"))  # fmt: skip
 
@@ -165,7 +165,7 @@ def test_entities_are_dropped_by_their_share_and_masks_by_their_size(
     folder: Path, shards: Path
 ) -> None:
     """Keeps away: prompts that never lack entities; masks that mark everything and say nothing."""
-    one = small_mllm.captioner(folder, "smolvlm")
+    one = vlm_factory.captioner(folder, "smolvlm")
     control = batches.AttentionControl(masks="truth")
     make = batches.MllmBatches(
         one.prompt_tokenizer, (56, 56), control, batches.Entities(k=2), (4, 4)
@@ -223,7 +223,7 @@ def test_another_model_than_the_run_was_trained_with_is_refused(
     """Keeps away: adapters on weights that they were not trained for; a run that does not find its
     model after a move."""
     start.train("mllm", settings(folder, "smolvlm", shards, 1), request(shards, tmp_path / "run"))
-    other = small_mllm.save(tmp_path, "smolvlm")
+    other = vlm_factory.save(tmp_path, "smolvlm")
     monkeypatch.setenv("CC_TRAIN_MLLM_WEIGHTS", str(other))
     assert loading.load(tmp_path / "run")
     values = json.loads((other / "config.json").read_text())
@@ -264,7 +264,7 @@ def test_a_converted_file_is_known_by_itself(folder: Path, tmp_path: Path) -> No
     model in other words."""
     from cc_train.systems.mllm import loading
 
-    path = small_mllm.save(tmp_path, "lm")
+    path = vlm_factory.save(tmp_path, "lm")
     (path / loading.SOURCE).write_text("digest of the file")
     (path / "generation_config.json").write_text('{"transformers_version": "6"}')
     assert loading.fingerprint(path) == "digest of the file"
@@ -319,7 +319,7 @@ def test_a_connector_starts_from_a_pair_captioner(folder: Path, shards: Path) ->
     ):
         recipe._init_connector(narrow, chosen, [], spec, one)
     other = recipe.Settings(connector=Connector(heads=2))
-    with pytest.raises(UserError, match=r"has encoder\.heads=4, not 2\. Set connector\.heads=4"):
+    with pytest.raises(UserError, match=r"encoder\.heads=4, .* connector\.heads=4"):
         recipe._init_connector(connector, other, [], spec, one)
     with pytest.raises(
         UserError, match=r"was trained on features of .* these shards hold those of"
@@ -334,8 +334,8 @@ def test_another_fine_tune_of_the_same_shape_is_another_model(folder: Path, tmp_
     """Keeps away: adapters on weights, or prompts, that they were not trained with."""
     from cc_train.systems.mllm import loading
 
-    prints = {loading.fingerprint(small_mllm.save(folder, "lm"))}
-    other = small_mllm.save(tmp_path, "lm", seed=1)
+    prints = {loading.fingerprint(vlm_factory.save(folder, "lm"))}
+    other = vlm_factory.save(tmp_path, "lm", seed=1)
     prints.add(loading.fingerprint(other))
     (other / "chat_template.jinja").write_text("{{ messages }}")
     prints.add(loading.fingerprint(other))
@@ -347,7 +347,7 @@ def test_damaged_weights_are_told_in_a_line(tmp_path: Path) -> None:
     from cc_train.systems.mllm import loading
 
     loading.require()
-    path = small_mllm.save(tmp_path, "lm")
+    path = vlm_factory.save(tmp_path, "lm")
     file = path / "model.safetensors"
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(UserError, match="Give a folder that transformers reads"):
@@ -367,8 +367,8 @@ def test_a_model_without_a_tensor_is_refused(
     from cc_train.systems.mllm import loading
 
     loading.require()
-    path = small_mllm.save(tmp_path, "lm")
-    name = small_weights.lose_tensor(path, "q_proj")
+    path = vlm_factory.save(tmp_path, "lm")
+    name = weight_factory.lose_tensor(path, "q_proj")
     with pytest.raises(UserError, match=f"{name} of its LlamaForCausalLM is not there"):
         loading.read(path, None)
     assert "newly initialized" not in capfd.readouterr().err

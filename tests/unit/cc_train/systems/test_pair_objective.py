@@ -18,10 +18,10 @@ from cc_train.layers.pair_encoder import EncoderSettings
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.objective import Losses, PairObjective
 from cc_train.text import Vocabulary
-from tests import pair_samples
+from tests import pair_factory
 from tests.overfitting import Learning, overfit
 
-SCENES = [pair_samples.scene(number) for number in range(16)]
+SCENES = [pair_factory.scene(number) for number in range(16)]
 SAMPLES = [sample for scene in SCENES for sample in scene]
 CAPTIONS = [sample.meta["captions"][0] for sample in SAMPLES]
 TURNED = [sample.meta["facts"]["reversed_captions"][0] for sample in SAMPLES]
@@ -37,7 +37,7 @@ ALL_GOALS = {**dict.fromkeys(FACTS, 0.2), "centres": 0.1}
 
 
 def frozen(network: nn.Module) -> FrozenBackbone:
-    return FrozenBackbone(network, pair_samples.BACKBONE)
+    return FrozenBackbone(network, pair_factory.BACKBONE)
 
 
 def objective(weights: Losses, attend_grid: bool = True, seed: int = 0) -> PairObjective:
@@ -49,7 +49,7 @@ def objective(weights: Losses, attend_grid: bool = True, seed: int = 0) -> PairO
 def learn(weights: Losses, goals: dict[str, float], right: int, seed: int = 0) -> Learning:
     """Until every loss in `goals` is below its own, and so many captions are right."""
     one = objective(weights, seed=seed)
-    make = OrderedPairBatches(WORDS, 12, 2, pair_samples.SOURCE)
+    make = OrderedPairBatches(WORDS, 12, 2, pair_factory.SOURCE)
 
     def is_learned(losses: dict[str, float]) -> bool:
         low = all(losses[name] < goal for name, goal in goals.items())
@@ -82,7 +82,7 @@ def test_it_overfits_what_the_renderer_knows(way: str) -> None:
 @pytest.mark.parametrize("name", [name for name in Losses.model_fields if name != "caption"])
 def test_each_loss_is_left_out_by_its_weight(name: str) -> None:
     """Its gradient is that of the others alone."""
-    batch = OrderedPairBatches(WORDS, 12, 2, pair_samples.SOURCE)(
+    batch = OrderedPairBatches(WORDS, 12, 2, pair_factory.SOURCE)(
         SAMPLES[:8], [np.random.default_rng(i) for i in range(8)]
     )
     totals = {}
@@ -100,7 +100,7 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
     one = objective(Losses())
     one.network.eval()
     rngs = [np.random.default_rng(i) for i in range(8)]
-    batches = OrderedPairBatches(WORDS, 12, 2, pair_samples.SOURCE)
+    batches = OrderedPairBatches(WORDS, 12, 2, pair_factory.SOURCE)
     whole = batches(SAMPLES[:8], rngs)
     rngs = [np.random.default_rng(i) for i in range(8)]
     halves = [batches(SAMPLES[:4], rngs[:4]), batches(SAMPLES[4:8], rngs[4:])]
@@ -114,7 +114,7 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
 
 def test_unchanged_pairs_have_no_looks_to_learn() -> None:
     """Keeps away: a class that stands for "none" pulling at the attributes."""
-    batch = OrderedPairBatches(WORDS, 12, 1, pair_samples.SOURCE)(
+    batch = OrderedPairBatches(WORDS, 12, 1, pair_factory.SOURCE)(
         [SAMPLES[1]], [np.random.default_rng(0)]
     )
     denominators = objective(Losses()).denominators(batch)
@@ -141,7 +141,7 @@ def test_images_have_the_features_that_shards_hold() -> None:
     on the other pairs of a batch."""
     torch.manual_seed(0)
     backbone = nn.Conv2d(3, 4, 2, 2)
-    with_network = FrozenBackbone(backbone, BackboneSpec("conv", pair_samples.DIGEST, (4, 16, 16)))
+    with_network = FrozenBackbone(backbone, BackboneSpec("conv", pair_factory.DIGEST, (4, 16, 16)))
     network = PairCaptioner(with_network, (32, 32), ENCODER, DECODER, WORDS)
     images = torch.randint(0, 256, (3, 2, 32, 32, 3), dtype=torch.uint8)
     features = network.features(images)

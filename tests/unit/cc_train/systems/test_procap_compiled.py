@@ -14,14 +14,14 @@ from cc_train import systems
 from cc_train.data.stream import SKIPPED
 from cc_train.training.task import Request, Task
 from cc_train.training.trainer import _Forward
-from tests import token_shards
+from tests import shard_factory
 
 NETWORK = {"layers": 1, "width": 64, "position_std": 0.02}
 DECODER = {"width": 16, "heads": 2, "hidden": 16, "length": 8, "layers": 1, "dropout": 0.0}
 
 
 def prepared(folder: Path, system: str) -> Task:
-    shards, vqgan = token_shards.write(folder, 4)
+    shards, vqgan = shard_factory.write_tokens(folder, 4)
     model = systems.recipe(system).Settings
     own: dict[str, Any] = {"decoder": DECODER} if system == "stage2" else {}
     values = {"vqgan": str(vqgan), "network": NETWORK, "loop": {"batch_size": 2}, **own}

@@ -23,8 +23,9 @@ from cc_train.runs import checkpoints, run_folder, stored_run
 from cc_train.systems.procap import stage1, stage2
 from cc_train.systems.procap.captioner import ProCap
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
+from cc_train.systems.procap.visualise import GAP
 from cc_train.training.task import Request, Task
-from tests import small_weights, token_shards
+from tests import shard_factory, weight_factory
 
 SIZES = {"width": 16, "heads": 2, "hidden": 16, "length": 8}
 VALUES: dict[str, dict[str, Any]] = {
@@ -36,9 +37,11 @@ VALUES: dict[str, dict[str, Any]] = {
 def prepared(folder: Path, system: str, init: Path | None = None, **values: object) -> Task:
     """The task of a stage on shards with features of all frames, twice as fine as the tokens."""
     folder.mkdir(exist_ok=True)
-    backbone = small_weights.write_vqgan(folder / "backbone.safetensors", seed=1, levels=2)
-    facts = Facts("none") if "facts" in values else None
-    shards, vqgan = token_shards.write(folder / "shards", 4, backbone=backbone, facts=facts)
+    backbone = weight_factory.write_vqgan(folder / "backbone.safetensors", seed=1, levels=2)
+    facts = Facts("none") if {"facts", "probe_labels"} & set(values) else None
+    shards, vqgan = shard_factory.write_tokens(
+        folder / "shards", 4, backbone=backbone, facts=facts, images=True
+    )
     recipe: Any = {"stage1": stage1, "stage2": stage2}[system]
     files = {"vqgan": str(vqgan), "backbone_weights": str(backbone)} if init is None else {}
     loop = {"batch_size": 2, "device": "cpu", "steps": 1, "epochs": None}
@@ -88,6 +91,49 @@ def test_stage_1_standardises_what_it_sees(tmp_path: Path, pooling: str, channel
         measures, picture = task.objective.validate(encoder.eval())
     assert measures["msm"] > 0
     assert picture is not None, "what it reconstructs is drawn from tokens"
+
+
+@pytest.mark.parametrize("weights", [{}, {"msm": 0, "align": 0, "consistency": 0}])
+def test_local_consistency_is_learned_on_pasted_images(
+    tmp_path: Path, weights: dict[str, float]
+) -> None:
+    """Keeps away: a loss that is not trained beside the others, or not alone, and a stage 2 that
+    trains its head."""
+    losses = {"local": 2.0, **weights}
+    task = prepared(tmp_path / "a", "stage1", frames="features", losses=losses)
+    batch = task.source(0)
+    [chunk] = task.objective.chunks(batch)
+    counts = task.objective.denominators(batch)
+    found = task.objective.losses("model", chunk, 0, {n: v.clamp(min=1) for n, v in counts.items()})
+    assert ("msm" in found) == (not weights)
+    head = task.objective.network.to_logits_local
+    found["total"].backward()
+    assert head[3].bias.grad.abs().sum() > 0
+    assert counts["local"] == batch["pasted_kinds"].numel()
+    with torch.inference_mode():
+        measures, picture = task.objective.validate(task.objective.network)
+    assert measures["local"] > 0
+    assert picture is not None
+    # Three rows for each of two pairs, or one: before, after, what happened, what is found.
+    rows = 2 if weights else 6
+    assert picture.shape == (rows * 8 + (rows - 1) * GAP, 4 * 8 + 3 * GAP, 3)
+    assert task.objective.criterion.figure in measures
+    second = prepared(tmp_path / "b", "stage2", tmp_path / "a/stage1")
+    assert isinstance(second.objective.network, ProCap)
+    kept = second.objective.network.encoder.to_logits_local
+    assert not any(parameter.requires_grad for parameter in kept.parameters())
+
+
+def test_a_probe_of_held_out_scenes_is_part_of_validations(tmp_path: Path) -> None:
+    """Keeps away: a probe that is asked for, and of which a log has nothing."""
+    with pytest.raises(UserError, match="1 scenes of the validation have facts"):
+        prepared(tmp_path, "stage1", frames="features", probe_labels=10)
+    task = prepared(tmp_path, "stage1", frames="features")
+    task.objective.probe = lambda network: {"probe_type_states": 0.5}  # type: ignore[attr-defined]
+    with torch.inference_mode():
+        measures, _ = task.objective.validate(task.objective.network)
+    assert measures["probe_type_states"] == 0.5
+    assert measures["msm"] > 0
 
 
 def test_stage_2_takes_kind_networks_and_statistics_of_stage_1(tmp_path: Path) -> None:
@@ -177,9 +223,9 @@ def test_shards_of_another_backbone_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared(tmp_path / "a", "stage1", frames="features")
-    write = small_weights.write_vqgan
+    write = weight_factory.write_vqgan
     monkeypatch.setattr(
-        small_weights, "write_vqgan", lambda path, seed=0, levels=3: write(path, 2 * seed, levels)
+        weight_factory, "write_vqgan", lambda path, seed=0, levels=3: write(path, 2 * seed, levels)
     )
     with pytest.raises(UserError, match=r"was trained on features of vqgan .*same backbone"):
         prepared(tmp_path / "b", "stage2", tmp_path / "a/stage1")
@@ -192,7 +238,7 @@ def test_samples_of_two_backbones_are_refused(tmp_path: Path) -> None:
     sample = entry.read()
     assert sample.features is not None
     other = replace(sample, features=replace(sample.features, sha256="0" * 64))
-    with pytest.raises(UserError, match=r"features of .*, not of"):
+    with pytest.raises(UserError, match=", not of"):
         task.source.make([other], [np.random.default_rng(0)])  # type: ignore[attr-defined]
 
 
@@ -219,10 +265,12 @@ def test_the_run_names_its_backbone(tmp_path: Path) -> None:
 COMPARING: dict[str, Any] = {"comparison": {}, "pairs_per_scene": 2, "facts": {}}
 
 
-def test_a_captioner_with_a_comparison_comes_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_captioner_with_a_comparison_comes_back(tmp_path: Path, skip: bool) -> None:
     """Keeps away: a loaded captioner without its comparison, and one that says other captions."""
     network = VALUES["stage1"]["network"]
-    task = prepared(tmp_path, "stage2", frames="features", network=network, **COMPARING)
+    values = {**COMPARING, "comparison": {"skip": skip}}
+    task = prepared(tmp_path, "stage2", frames="features", network=network, **values)
     trained = task.objective.network
     assert isinstance(trained, ProCap)
     loaded = stage2.load(stored_run.read(tmp_path / "stage2"), "cpu")
@@ -235,6 +283,10 @@ def test_a_captioner_with_a_comparison_comes_back(tmp_path: Path) -> None:
     unused = ("to_logits", "special_emb")
     for name, parameter in trained.named_parameters():
         assert (id(parameter) in learning) or any(part in name for part in unused), name
+    embedded = trained.encoder.embed(trained.features(pairs))
+    states = torch.zeros_like(trained.procedure_between(embedded))  # which hide everything
+    before, after = trained.ends(states, embedded)
+    assert bool((before != after).any()) == skip
 
 
 @pytest.mark.parametrize(

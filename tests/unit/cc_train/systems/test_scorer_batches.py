@@ -13,8 +13,8 @@ from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import TrainingSample
 from cc_train.data.collate import FeatureSource
 from cc_train.systems.scorer.batches import ScorerBatches
-from tests import pair_samples, small_scorer
-from tests.small_scorer import SAMPLES, WORDS
+from tests import network_factory, pair_factory
+from tests.network_factory import SAMPLES, WORDS
 
 
 def marked(number: int) -> TrainingSample:
@@ -39,7 +39,7 @@ def values(number: int) -> np.ndarray:
 
 
 def test_a_scene_gives_a_pair_to_each_run() -> None:
-    batch = small_scorer.batch(SAMPLES[:4], swap=0.0)
+    batch = network_factory.scorer_batch(SAMPLES[:4], swap=0.0)
     for half, numbers in (("changed", (0, 2)), ("unchanged", (1, 3))):
         part = batch[half]
         assert part["before_after"].dtype == torch.float16
@@ -54,45 +54,49 @@ def test_swapped_views_keep_after_and_captions() -> None:
     itself.
     """
     scene = [marked(0), marked(1)]
-    assert shown(small_scorer.batch(scene, swap=0.0)) == [[0, 1], [0, 2]]
-    assert shown(small_scorer.batch(scene, swap=1.0)) == [[2, 1], [2, 0]]
+    assert shown(network_factory.scorer_batch(scene, swap=0.0)) == [[0, 1], [0, 2]]
+    assert shown(network_factory.scorer_batch(scene, swap=1.0)) == [[2, 1], [2, 0]]
 
 
 def test_half_of_the_scenes_are_swapped() -> None:
     scene = [marked(0), marked(1)]
-    swapped = [shown(small_scorer.batch(scene, seed))[0] == [2, 1] for seed in range(200)]
+    swapped = [shown(network_factory.scorer_batch(scene, seed))[0] == [2, 1] for seed in range(200)]
     assert 80 < sum(swapped) < 120
 
 
 def test_a_scene_of_one_pair_is_left_as_it_is() -> None:
     """Keeps away: pairs without a distractor, as of Spot-the-Diff, that fail or are swapped."""
-    batch = small_scorer.batch([SAMPLES[0]], swap=1.0)
+    batch = network_factory.scorer_batch([SAMPLES[0]], swap=1.0)
     assert (batch["changed"]["before_after"][0].numpy() == values(0)).all()
-    assert batch["unchanged"]["before_after"].shape == (0, 2, *pair_samples.BACKBONE.grid)
-    assert batch["unchanged"]["ids"].shape == (0, small_scorer.LENGTH)
+    assert batch["unchanged"]["before_after"].shape == (0, 2, *pair_factory.BACKBONE.grid)
+    assert batch["unchanged"]["ids"].shape == (0, network_factory.LENGTH)
     other = replace(SAMPLES[1], meta={**SAMPLES[1].meta, "before": "another.png"})
-    batch = small_scorer.batch([SAMPLES[0], other], swap=1.0)
+    batch = network_factory.scorer_batch([SAMPLES[0], other], swap=1.0)
     assert (batch["changed"]["before_after"][0].numpy() == values(0)).all()
 
 
 def test_pairs_know_their_scene() -> None:
     """Keeps away: a contrast that takes the other pairs of a scene for wrong ones, also where
     another process has these, or where the scene comes twice in a batch."""
-    batch = small_scorer.batch(SAMPLES[:6], swap=0.0)
+    batch = network_factory.scorer_batch(SAMPLES[:6], swap=0.0)
     first, second, third = batch["changed"]["scene"].tolist()
     assert len({first, second, third}) == 3
     assert batch["unchanged"]["scene"].tolist() == [first, second, third]
-    assert small_scorer.batch([SAMPLES[0]])["unchanged"]["scene"].shape == (0,)
+    assert network_factory.scorer_batch([SAMPLES[0]])["unchanged"]["scene"].shape == (0,)
     apart = [*SAMPLES[2:6], *SAMPLES[2:4]]
-    assert small_scorer.batch(apart)["changed"]["scene"].tolist() == [second, third, second]
-    make = ScorerBatches(WORDS, small_scorer.LENGTH, pair_samples.SOURCE, pairs_per_scene=4)
+    assert network_factory.scorer_batch(apart)["changed"]["scene"].tolist() == [
+        second,
+        third,
+        second,
+    ]
+    make = ScorerBatches(WORDS, network_factory.LENGTH, pair_factory.SOURCE, pairs_per_scene=4)
     batch = make(apart, list(np.random.default_rng(0).spawn(6)))
     assert batch["changed"]["scene"].tolist() == [second] * 3 + [third] * 3 + [second] * 3
     assert batch["unchanged"]["scene"].tolist() == [second, third, second]
 
 
 def test_features_of_other_weights_are_refused() -> None:
-    make = ScorerBatches(WORDS, small_scorer.LENGTH, FeatureSource("planted", "1" * 64))
-    with pytest.raises(UserError, match=r"features of .*, not of"):
+    make = ScorerBatches(WORDS, network_factory.LENGTH, FeatureSource("planted", "1" * 64))
+    with pytest.raises(UserError, match=", not of"):
         make(SAMPLES[:1], [np.random.default_rng(0)])
-    assert pair_samples.DIGEST != "1" * 64
+    assert pair_factory.DIGEST != "1" * 64

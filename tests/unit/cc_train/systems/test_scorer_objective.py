@@ -16,9 +16,9 @@ from cc_train.systems.scorer.batches import ScorerBatches
 from cc_train.systems.scorer.encoder import MAX_SCALE
 from cc_train.systems.scorer.objective import Losses, Sampling, ScorerObjective, Ways
 from cc_train.systems.scorer.reconstruction import sentence_of
-from tests import pair_samples, small_scorer
+from tests import network_factory, pair_factory
+from tests.network_factory import CAPTIONS, SAMPLES, WORDS
 from tests.overfitting import Learning, overfit
-from tests.small_scorer import CAPTIONS, SAMPLES, WORDS
 
 PAPER, CODE = Ways(), Ways(per_head=False, trained_cbr=False, slots=True, sampled=True)
 ALL = Losses(contrast=0.1, cbr=0.05)
@@ -26,7 +26,7 @@ ALL = Losses(contrast=0.1, cbr=0.05)
 
 def learn(seed: int = 0) -> Learning:
     """Until 14 of 16 captions are right, and the contrast finds each pair among 8."""
-    one = small_scorer.objective(ALL, Ways(per_head=False), width=48, seed=seed)
+    one = network_factory.scorer_objective(ALL, Ways(per_head=False), width=48, seed=seed)
     first: dict[str, float] = {}
 
     def is_learned(losses: dict[str, float]) -> bool:
@@ -34,7 +34,7 @@ def learn(seed: int = 0) -> Learning:
         low = losses["contrast"] < 0.3 * math.log(8) and losses["cbr"] < first["cbr"]
         return low and said_right(one) >= 14
 
-    batch = small_scorer.batch(SAMPLES[:16], swap=0.0)
+    batch = network_factory.scorer_batch(SAMPLES[:16], swap=0.0)
     return overfit(one, itertools.repeat(batch), 500, 3e-3, is_learned)
 
 
@@ -45,7 +45,7 @@ def test_it_overfits_planted_pairs() -> None:
 
 def said_right(one: ScorerObjective) -> int:
     """How many of the first 16 pairs get their own caption."""
-    pairs = small_scorer.batch(SAMPLES[:16], swap=0.0)
+    pairs = network_factory.scorer_batch(SAMPLES[:16], swap=0.0)
     captions = [
         caption.text
         for half in ("changed", "unchanged")
@@ -56,8 +56,8 @@ def said_right(one: ScorerObjective) -> int:
 
 
 def losses(weights: Losses, ways: Ways, seed: int = 0) -> dict[str, float]:
-    one = small_scorer.objective(weights, ways)
-    batch = small_scorer.batch(SAMPLES[:8], seed)
+    one = network_factory.scorer_objective(weights, ways)
+    batch = network_factory.scorer_batch(SAMPLES[:8], seed)
     denominators = one.denominators(batch)
     sums: dict[str, float] = {}
     for chunk in one.chunks(batch):
@@ -91,24 +91,24 @@ def test_each_way_changes_its_own_loss_alone() -> None:
 
 
 def test_frozen_cbr_is_not_trained_but_passes_gradients() -> None:
-    one = small_scorer.objective(Losses(contrast=0, cbr=1), CODE)
+    one = network_factory.scorer_objective(Losses(contrast=0, cbr=1), CODE)
     trained = {id(p) for group in one.groups("model") for p in group["params"]}
     assert one.reconstruction is not None
     assert not any(id(p) in trained for p in one.reconstruction.parameters())
-    batch = small_scorer.batch(SAMPLES[:8])
+    batch = network_factory.scorer_batch(SAMPLES[:8])
     for chunk in one.chunks(batch):
         one.losses("model", chunk, 0, one.denominators(batch))["cbr"].backward()
     gradients = [one.network.change_detector.img[0].weight, one.network.speaker.core.embed.weight]
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in gradients)
     assert all(p.grad is None for p in one.reconstruction.parameters())
-    one = small_scorer.objective(Losses(contrast=0, cbr=1), PAPER)
+    one = network_factory.scorer_objective(Losses(contrast=0, cbr=1), PAPER)
     trained = {id(p) for group in one.groups("model") for p in group["params"]}
     assert one.reconstruction is not None
     assert all(id(p) in trained for p in one.reconstruction.parameters())
 
 
 def test_the_temperature_is_bounded() -> None:
-    one = small_scorer.objective(ALL)
+    one = network_factory.scorer_objective(ALL)
     assert one.reconstruction is not None
     last = one.network.change_detector.scorer[-1].attention.logit_scale
     for scale in (last, one.reconstruction.contra.logit_scale):
@@ -120,8 +120,8 @@ def test_the_temperature_is_bounded() -> None:
 
 def test_a_batch_without_one_run() -> None:
     """Keeps away: NaN where a step's scenes have no distractor."""
-    one = small_scorer.objective(ALL)
-    batch = small_scorer.batch(SAMPLES[:8:2])
+    one = network_factory.scorer_objective(ALL)
+    batch = network_factory.scorer_batch(SAMPLES[:8:2])
     assert [chunk["half"] for chunk in one.chunks(batch)] == ["changed"]
     denominators = {n: v.clamp(min=1) for n, v in one.denominators(batch).items()}
     empty = {"half": "unchanged", **batch["unchanged"]}
@@ -138,8 +138,8 @@ def test_a_batch_without_one_run() -> None:
 
 def test_a_short_caption_counts_on_many_ranks() -> None:
     """Keeps away: a half with few words that, on many processes, did not count among the halves."""
-    one = small_scorer.objective(Losses(contrast=0, cbr=0))
-    batch = small_scorer.batch(SAMPLES[:8])
+    one = network_factory.scorer_objective(Losses(contrast=0, cbr=0))
+    batch = network_factory.scorer_batch(SAMPLES[:8])
     [changed, _] = one.chunks(batch)
     counts = one.denominators(batch)
     alone = one.losses("model", changed, 0, counts)["total"]
@@ -160,8 +160,8 @@ def test_the_sentence_is_over_words_or_slots() -> None:
 
 def test_drawn_captions_depend_on_the_seed_alone() -> None:
     """The public code's validation: other words than greedy ones, but the same ones again."""
-    network = small_scorer.network().eval()
-    pairs = small_scorer.batch(SAMPLES)["changed"]["before_after"]
+    network = network_factory.scorer().eval()
+    pairs = network_factory.scorer_batch(SAMPLES)["changed"]["before_after"]
     drawn = [[c.text for c in Sampling(network, seed).caption(pairs)] for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert drawn[0] != [caption.text for caption in network.caption(pairs)]
@@ -169,14 +169,14 @@ def test_drawn_captions_depend_on_the_seed_alone() -> None:
 
 def test_each_word_says_where_it_looked() -> None:
     """Keeps away: maps that are one word off, or of marks."""
-    network = small_scorer.network().eval()
-    pairs = small_scorer.batch(SAMPLES[:6])["changed"]["before_after"]
+    network = network_factory.scorer().eval()
+    pairs = network_factory.scorer_batch(SAMPLES[:6])["changed"]["before_after"]
     memory = network.memory(pairs)
     for number, caption in enumerate(network.caption(pairs)):
         assert caption.attention is not None
         words, maps = caption.attention.words, caption.attention.maps
         assert " ".join(words) == caption.text
-        assert maps.shape == (len(words), pair_samples.GRID, pair_samples.GRID)
+        assert maps.shape == (len(words), pair_factory.GRID, pair_factory.GRID)
         ids = torch.tensor([[WORDS.marks.begin, *(WORDS.ids[word] for word in words)]])
         looked = network.speaker.looked(ids, memory[number][None]).looked.softmax(2)
         expected = looked[0, : len(words)].unflatten(1, network.grid)
@@ -189,17 +189,17 @@ def test_the_contrast_compares_rows_with_their_own_column() -> None:
     own = 20 * torch.eye(16)
     assert float(contrast(own)) < 1e-3
     assert float(contrast(own.roll(1, 0))) > 10
-    one = small_scorer.objective(ALL)
-    batch = small_scorer.batch(SAMPLES)
+    one = network_factory.scorer_objective(ALL)
+    batch = network_factory.scorer_batch(SAMPLES)
     seen = one.network.change_detector(*one.network.features(batch["changed"]["before_after"]))
     assert all(matching.shape == (16, 16) for matching in one.matchings(seen))
 
 
 def test_several_pairs_of_a_scene_are_no_negatives_of_each_other() -> None:
     """Keeps away: (before, after) and (view, after) whose same after image is called wrong."""
-    make = ScorerBatches(WORDS, small_scorer.LENGTH, pair_samples.SOURCE, pairs_per_scene=3)
+    make = ScorerBatches(WORDS, network_factory.LENGTH, pair_factory.SOURCE, pairs_per_scene=3)
     batch = make(SAMPLES[:8], list(np.random.default_rng(0).spawn(8)))
-    one = small_scorer.objective(ALL)
+    one = network_factory.scorer_objective(ALL)
     counts = one.denominators(batch)
     changed = {"half": "changed", **batch["changed"]}
     apart = {**changed, "scene": torch.arange(8)}

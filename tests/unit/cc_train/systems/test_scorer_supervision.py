@@ -12,17 +12,17 @@ from cc_prep.records import FACT_TYPES
 from cc_train.systems.scorer.batches import ScorerBatches
 from cc_train.systems.scorer.objective import Losses, ScorerObjective, Ways
 from cc_train.systems.scorer.supervision import SceneLosses, Supervision
-from tests import pair_samples, small_scorer
-from tests.small_scorer import SAMPLES, WORDS
+from tests import network_factory, pair_factory
+from tests.network_factory import SAMPLES, WORDS
 
-SIDE = pair_samples.GRID
+SIDE = pair_factory.GRID
 
 
 def ordered(seed: int = 0, scenes: int = 16) -> dict[str, Any]:
     make = ScorerBatches(
         WORDS,
-        small_scorer.LENGTH,
-        pair_samples.SOURCE,
+        network_factory.LENGTH,
+        pair_factory.SOURCE,
         pairs_per_scene=2,
         grid=(SIDE, SIDE),
     )
@@ -31,7 +31,7 @@ def ordered(seed: int = 0, scenes: int = 16) -> dict[str, Any]:
 
 
 def supervised(weights: SceneLosses, seed: int = 0) -> ScorerObjective:
-    network = small_scorer.network(48, seed=seed)
+    network = network_factory.scorer(48, seed=seed)
     halves: Any = ("changed", "unchanged")
     return ScorerObjective(
         network,
@@ -98,8 +98,8 @@ def test_a_batch_without_a_pair_of_one_run() -> None:
     changed = [sample for sample in SAMPLES if sample.meta["kind"] == "change"][:2]
     make = ScorerBatches(
         WORDS,
-        small_scorer.LENGTH,
-        pair_samples.SOURCE,
+        network_factory.LENGTH,
+        pair_factory.SOURCE,
         pairs_per_scene=1,
         grid=(SIDE, SIDE),
     )
@@ -117,12 +117,12 @@ def test_pairs_of_which_nothing_is_known() -> None:
     """Keeps away: NaN on real images, of which nobody knows the facts."""
     make = ScorerBatches(
         WORDS,
-        small_scorer.LENGTH,
-        pair_samples.SOURCE,
+        network_factory.LENGTH,
+        pair_factory.SOURCE,
         pairs_per_scene=2,
         grid=(SIDE, SIDE),
     )
-    bare = [pair_samples.without_facts(sample) for sample in SAMPLES[:4]]
+    bare = [pair_factory.without_facts(sample) for sample in SAMPLES[:4]]
     one = supervised(SceneLosses())
     totals = sums(one, make(bare, list(np.random.default_rng(0).spawn(4))))
     torch.testing.assert_close(totals["total"], totals["caption"])

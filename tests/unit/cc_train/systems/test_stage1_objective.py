@@ -253,6 +253,27 @@ def test_the_total_is_weighed(encoder: ProcedureEncoder) -> None:
     assert losses["msm"].item() == pytest.approx(whole["msm"].item() / 2, rel=1e-5)
 
 
+@torch.inference_mode()
+def test_local_consistency_by_hand() -> None:
+    """Keeps away: ends that are swapped, or states that see the caption or frames in between."""
+    torch.manual_seed(0)
+    network = ProcedureEncoder(SIZES.model_copy(update={"local": True})).eval()
+    ends, kinds = torch.randn(2, 2, 4, 8), torch.tensor([[0, 1, 0, 4], [0, 0, 3, 0]])
+    frames = torch.zeros(2, 3, 4, 8)
+    frames[:, [0, 2]] = ends
+    visible = torch.ones(3, 4, dtype=torch.bool)
+    visible[1] = False
+    control = network.control(torch.zeros(2, 6, dtype=torch.long), related=False)
+    states = network(control, network.frames(frames, visible.flatten().expand(2, -1)))[:, -12:]
+    logits = network.to_logits_local(torch.cat((states[:, :4], states[:, 8:]), dim=-1))
+    expected = F.cross_entropy(logits.flatten(0, 1), kinds.flatten(), reduction="sum")
+    loss, told, changed = stage1.local_loss(network, ends, kinds)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+    right = (logits.argmax(-1) == kinds) & (kinds > 0)
+    assert (int(told), int(changed)) == (int(right.sum()), 3)
+    assert Config.of({n: tuple(t.shape) for n, t in network.state_dict().items()}).local
+
+
 def test_the_best_checkpoint_is_the_one_with_the_lowest_loss() -> None:
     """Keeps away: stage 2 that starts from the worst checkpoint of stage 1."""
     assert Stage1Objective.criterion == ("msm", False, None)

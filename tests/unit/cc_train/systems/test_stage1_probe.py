@@ -19,8 +19,8 @@ from cc_train.evaluation.few_label_probe import CHANGED, FIGURES, Labels
 from cc_train.systems.procap import stage1_probe
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
-from cc_train.systems.procap.stage1_probe import ProbedPairs
-from tests import token_shards
+from cc_train.systems.procap.stage1_probe import Gate, ProbedPairs
+from tests import shard_factory
 
 SIZES = Config(width=64, layers=1, latent=6, codes=11, frames=3, rows=4, columns=4, text_length=4)
 ATTRIBUTES = solid("red", "cube", "metal", "large", (0.4, 0.6))
@@ -99,8 +99,22 @@ def test_surprise_of_one_place_by_hand(encoder: ProcedureEncoder) -> None:
     assert found[:, 2, 0].numpy() == pytest.approx(expected.numpy(), abs=1e-5)
 
 
+def test_a_validation_logs_gains_over_the_input(encoder: ProcedureEncoder) -> None:
+    seen = pairs(40, 2.0)
+    figures = stage1_probe.measure(encoder, seen, (15,), stage1_probe.VALIDATION_DRAWS)
+    found = Gate(seen, 15)(encoder)
+    assert len(found) == 2 * len(FIGURES)
+    assert found["probe_type_states"] == figures["states beside input"][15]["type"].gain
+    assert found["probe_changed_surprise"] == figures["surprise beside input"][15][CHANGED].gain
+
+
+def test_a_probe_of_too_few_scenes_is_refused() -> None:
+    with pytest.raises(UserError, match="40 scenes of the validation have facts"):
+        Gate(pairs(40, 2.0), 21)
+
+
 def test_pairs_of_shards(tmp_path: Path) -> None:
-    pattern, vqgan = token_shards.write(tmp_path, 3, facts=Facts("drop", ATTRIBUTES))
+    pattern, vqgan = shard_factory.write_tokens(tmp_path, 3, facts=Facts("drop", ATTRIBUTES))
     codec = VQGAN.from_tensors(read_tensors(vqgan))[0]
     features = FrameFeatures(codec, "tokens")
     entries = shard_index.read([pattern])
@@ -115,7 +129,7 @@ def test_pairs_of_shards(tmp_path: Path) -> None:
 
 
 def test_pairs_without_facts_are_refused(tmp_path: Path) -> None:
-    pattern, vqgan = token_shards.write(tmp_path, 2)
+    pattern, vqgan = shard_factory.write_tokens(tmp_path, 2)
     features = FrameFeatures(VQGAN.from_tensors(read_tensors(vqgan))[0], "tokens")
     with pytest.raises(UserError, match="says what truly changed"):
         ProbedPairs.read(shard_index.read([pattern]), features)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from safetensors.torch import load
 
@@ -21,7 +22,7 @@ from cc_train.runs import checkpoints, run_folder, stored_run
 from cc_train.systems.procap import stage1, stage2
 from cc_train.systems.procap.captioner import ProCap
 from cc_train.training.task import Request, Task
-from tests import small_weights, token_shards
+from tests import shard_factory, weight_factory
 
 SCENES = 6
 QUIET = Console(quiet=True)
@@ -38,10 +39,10 @@ def prepared(
     **values: object,
 ) -> Task:
     """The task of a stage on shards of six scenes of two pairs, one of which is held out."""
-    shards, vqgan = token_shards.write(folder, SCENES, images=images, tokenizer=tokenizer)
+    shards, vqgan = shard_factory.write_tokens(folder, SCENES, images=images, tokenizer=tokenizer)
     recipe = {"stage1": stage1, "stage2": stage2}[system]
     loop = {"batch_size": 2, "device": "cpu", "epochs": 1}
-    files = {"vqgan": str(vqgan)} if init is None else {}
+    files = {"vqgan": str(vqgan)} if init is None or init.is_file() else {}
     own = {"loop": loop, **files, **values}
     settings = build(recipe.Settings, own, "test", "docs")  # type: ignore[attr-defined]
     request = Request([shards], [], folder / system, init, console=QUIET)
@@ -100,9 +101,10 @@ def test_each_stage_has_its_own_slips(
 def test_manifests_of_the_paper_s_settings_keep_its_decoder(name: str) -> None:
     """Keeps away: figures beside the paper's of another decoder; and its slips in other runs."""
     section = configs.load(stage2.Settings, "stage2", name, [], QUIET)
-    paper = name in ("clevr", "clevr_dc", "edit", "levir", "spot")
-    assert section.decoder.reference_quirks is paper
-    assert section.reference_quirks is False
+    paper = name.startswith("paper/procap")
+    like_the_paper = paper or name in ("clevr", "clevr_dc", "edit", "levir", "spot")
+    assert section.decoder.reference_quirks is like_the_paper
+    assert section.reference_quirks is paper
 
 
 @pytest.mark.parametrize(
@@ -119,6 +121,24 @@ def test_settings_are_checked_before_any_data(
     request = Request(["no.tar"], [], tmp_path / "run", tmp_path / "init", console=QUIET)
     with pytest.raises(UserError, match=expected):
         stage2.prepare(build(stage2.Settings, values, "test", "docs"), request)
+
+
+def test_the_encoder_starts_from_clip_s_blocks(tmp_path: Path) -> None:
+    """The ablation without stage 1 as the paper has it: its code always begins with CLIP."""
+    clip = weight_factory.write_clip4idc(tmp_path / "clip.safetensors")
+    task = prepared(tmp_path, "stage2", clip, network={"width": 64, "layers": 2, "text_length": 4})
+    assert isinstance(task.objective.network, ProCap)
+    blocks = load(clip.read_bytes())
+    for name, tensor in task.objective.network.encoder.transformer.state_dict().items():
+        assert (tensor == blocks[f"visual.transformer.{name}"]).all(), name
+
+
+def test_losses_of_captions_are_added_up(tmp_path: Path) -> None:
+    """As in ProCap's code: a step of two captions counts twice as much as one of one."""
+    networks = {"network": NETWORK, "loss_reduction": "sum"}
+    objective = prepared(tmp_path, "stage2", **networks).objective
+    labels = torch.zeros(3, 8, dtype=torch.long)
+    assert objective.denominators({"labels": labels})["captions"] == 1
 
 
 @pytest.mark.parametrize("key", ["vqgan", "backbone_weights"])
@@ -145,7 +165,7 @@ def test_stages_make_the_network_that_the_tokens_are_of(tmp_path: Path) -> None:
     """Keeps away: attention that `tokenize.config` dropped, and that a training used: the features
     of another network than the one that made its targets, without a word."""
     path = tmp_path / "vqgan.safetensors"
-    vqgan = str(small_weights.write_vqgan(path, attention=(2,)))
+    vqgan = str(weight_factory.write_vqgan(path, attention=(2,)))
     config = {"ddconfig": {"resolution": 64, "attn_resolutions": []}}
     network, file, unused = networks.vqgan(vqgan, config)
     tokenizer = networks.tokenizer_meta(network, file, unused, config)
@@ -171,7 +191,7 @@ def test_stages_make_the_network_that_the_tokens_are_of(tmp_path: Path) -> None:
 def dropping(folder: Path, resolutions: list[int]) -> Path:
     """A folder with a VQGAN with attention, and the provenance of a build that dropped some."""
     folder.mkdir(exist_ok=True)
-    vqgan = small_weights.write_vqgan(folder / "vqgan.safetensors", attention=(2,))
+    vqgan = weight_factory.write_vqgan(folder / "vqgan.safetensors", attention=(2,))
     config = {"ddconfig": {"resolution": 64, "attn_resolutions": resolutions}}
     record = {
         "format": training_shards.FORMAT.name,
@@ -197,8 +217,8 @@ def test_a_foreign_provenance_ends_no_training(tmp_path: Path, changed: dict[str
 
 def test_pairs_to_validate_on_are_checked_before_the_first_step(tmp_path: Path) -> None:
     """Keeps away: 5,000 steps of stage 1 that end at the first validation."""
-    shards, vqgan = token_shards.write(tmp_path, SCENES, images=True)
-    valid, _ = token_shards.write(tmp_path / "other", SCENES, "val")
+    shards, vqgan = shard_factory.write_tokens(tmp_path, SCENES, images=True)
+    valid, _ = shard_factory.write_tokens(tmp_path / "other", SCENES, "val")
     own = {"network": NETWORK, "frames": "pixels", "vqgan": str(vqgan), "loop": {"device": "cpu"}}
     settings = build(stage1.Settings, own, "test", "docs")
     with pytest.raises(UserError, match=r"set-val-.* holds the images of 0"):

@@ -130,8 +130,12 @@ class Signalled(Dataset[int]):
         return index
 
 
-def test_a_signal_to_all_processes_leaves_the_workers_to_the_training() -> None:
+def test_a_signal_to_all_processes_leaves_the_workers_to_the_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Keeps away: workers that die while the training saves, of which torch prints tracebacks."""
+    # Beside other tests' threads a forked worker may not end by itself; torch waits 5 s for each.
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)
 
     def loader(items: int) -> DataLoader[int]:
         return DataLoader(

@@ -18,7 +18,7 @@ from cc_train.training import trainer as trainers
 from cc_train.training.loop import fit
 from cc_train.training.settings import Loop
 from tests.conftest import ROOT
-from tests.small_linear import Line, batch
+from tests.network_factory import Line, line_batch
 
 PROGRAM = """
 import sys
@@ -28,7 +28,7 @@ from cc_train import cli
 from cc_train.data.stream import StatelessSource
 from cc_train.training.loop import fit
 from cc_train.training.settings import Loop
-from tests.small_linear import Line, batch
+from tests.network_factory import Line, line_batch
 
 case, run = sys.argv[1:]
 
@@ -41,7 +41,7 @@ class Failing(Line):
 def made(number):
     if case == "worker" and number == 2:
         raise PermissionError(13, "Permission denied", "train-000003.tar")
-    return batch(number)
+    return line_batch(number)
 
 def command(**options):
     loop = Loop(steps=50, loader_workers=1, device="cpu").split_over(1)
@@ -60,7 +60,7 @@ def train(run: Path, objective: Line, **settings: object) -> str:
     text = io.StringIO()
     fit(
         objective,
-        StatelessSource(batch),
+        StatelessSource(line_batch),
         loop,
         config={"system": "line", "loop": loop.model_dump(mode="json")},
         run=run,

@@ -45,7 +45,7 @@ def test_what_is_not_finished_is_not_passed_on(
     arguments = [str(tmp_path / part) if part == "x" else part for part in command]
     result = CliRunner().invoke(cli, [*arguments, str(tmp_path / "o")])
     assert isinstance(result.exception, UserError)
-    assert "not all planned shards are finished" in str(result.exception)
+    assert "planned shards" in str(result.exception)
     assert not (tmp_path / "x").exists()
 
 
@@ -56,5 +56,5 @@ def test_scores_of_other_sequences_are_not_exported(tmp_path: Path) -> None:
         record |= {"settings": {"name": "synth", "layout": "clevr"}}
         record |= {"shards": {"train-000000": shard}}
         provenance.write(str(tmp_path / kind.folder), record)
-    with pytest.raises(UserError, match="scores of train-000000 are of other sequences"):
+    with pytest.raises(UserError, match=r"train-000000 .*sequences"):
         procap.export(str(tmp_path), str(tmp_path / "x"))

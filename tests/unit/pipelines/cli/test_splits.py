@@ -21,7 +21,7 @@ from cc_prep.errors import UserError
 from cc_prep.records import CHANGE, ImagePair
 from tests import commands
 from tests.conftest import Command
-from tests.miniatures import MAKERS, image, write
+from tests.dataset_factory import MAKERS, image, write
 
 
 def photograph(path: Path, seed: int, noise: int = 0) -> None:

@@ -11,14 +11,14 @@ from click.testing import CliRunner
 
 from pipelines.cli.look import status
 from pipelines.state.journal import Journal, State
-from tests import fake_jobs
+from tests import job_factory
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A finished job of four shards of five pairs."""
-    fake_jobs.work_in_this_process(monkeypatch)
-    return Path(fake_jobs.run(fake_jobs.spec(tmp_path)).folder)
+    job_factory.work_in_this_process(monkeypatch)
+    return Path(job_factory.run(job_factory.spec(tmp_path)).folder)
 
 
 def figures(folder: Path) -> dict[str, Any]:
@@ -56,5 +56,5 @@ def test_a_journal_that_a_crash_left_beside_a_done_file_goes(tmp_path: Path, fol
     """Keeps away: a shard that counts as interrupted for ever, since nothing is left to make."""
     State(str(folder)).write_journal(Journal("train-000001", "run", "host", [], done=5))
     assert figures(folder)["begun"] == ["train-000001"]
-    fake_jobs.run(fake_jobs.spec(tmp_path))
+    job_factory.run(job_factory.spec(tmp_path))
     assert figures(folder)["begun"] == []

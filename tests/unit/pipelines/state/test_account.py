@@ -17,17 +17,17 @@ from cc_prep.inspect import verification
 from pipelines import job, progress
 from pipelines.state.journal import Journal
 from pipelines.stored import finished_shards
-from tests import fake_jobs, fakes
+from tests import job_factory
 
 
 @pytest.fixture(autouse=True)
 def workers_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_jobs.work_in_this_process(monkeypatch)
+    job_factory.work_in_this_process(monkeypatch)
 
 
 def spec(tmp_path: Path, pairs: int = 8, split: str = "train", **faults: Any) -> job.JobSpec:
     """A job of one shard."""
-    return replace(fake_jobs.spec(tmp_path, **faults), shards=fakes.shards(pairs, 8, split))
+    return replace(job_factory.spec(tmp_path, **faults), shards=job_factory.shards(pairs, 8, split))
 
 
 def record(folder: str) -> dict[str, Any]:
@@ -42,18 +42,18 @@ def test_a_shard_that_is_to_be_made_again_is_not_complete(tmp_path: Path, retry:
     these is still there."""
     before = spec(tmp_path, rejects=range(2, 8)) if retry else spec(tmp_path, 2)
     folder = before.folder
-    fake_jobs.run(before)
+    job_factory.run(before)
     with pytest.raises(JobFailed, match="0 of 1 shards are done, the same command resumes"):
-        fake_jobs.run(spec(tmp_path, fails=range(2, 8)), retry_rejects=retry)
+        job_factory.run(spec(tmp_path, fails=range(2, 8)), retry_rejects=retry)
     assert record(folder)["complete"] is False
     assert record(folder)["planned"] == {"train-000000": 8}
     assert record(folder)["shards"]["train-000000"]["samples"] == 2, "what is there is accounted"
     with pytest.raises(UserError, match="not all planned shards are finished"):
         finished_shards(folder, sequences.FORMAT, "interpolate")
     if not retry:  # nor does a run of another split finish it
-        fake_jobs.run(spec(tmp_path, 3, "val"))
+        job_factory.run(spec(tmp_path, 3, "val"))
         assert record(folder)["complete"] is False
-    fake_jobs.run(spec(tmp_path), retry_rejects=retry)
+    job_factory.run(spec(tmp_path), retry_rejects=retry)
     assert record(folder)["complete"] is True
 
 
@@ -65,15 +65,15 @@ def test_a_flipped_bit_is_not_taken_over(
     and a shard that is made again in silence.
     """
     before = spec(tmp_path, rejects=[5]) if retry else spec(tmp_path, 6)
-    fake_jobs.run(before)
+    job_factory.run(before)
     path = Path(before.folder, "train-000000.tar")
     path.write_bytes(path.read_bytes().replace(b'"number": 3', b'"number": 2'))
     assert verification.verify(before.folder, sequences.FORMAT)
     capfd.readouterr()
-    fake_jobs.run(spec(tmp_path), retry_rejects=retry)
+    job_factory.run(spec(tmp_path), retry_rejects=retry)
     assert "train-000000.tar was not as it was written" in "".join(capfd.readouterr())
     undisturbed = replace(spec(tmp_path), folder=str(tmp_path / "undisturbed"))
-    fake_jobs.run(undisturbed)
+    job_factory.run(undisturbed)
     for name in ("train-000000.tar", "rejects.parquet", "provenance.json"):
         assert (
             Path(before.folder, name).read_bytes() == Path(undisturbed.folder, name).read_bytes()
@@ -107,9 +107,9 @@ def test_an_account_that_cannot_be_written_fails_the_job(
     with monkeypatch.context() as patch:
         patch.setattr(module, name, FullAtTheEnd(getattr(module, name)))
         with pytest.raises(JobFailed, match="the disk is full"):
-            fake_jobs.run(indexed)
+            job_factory.run(indexed)
     assert record(indexed.folder)["complete"] is False
-    summary = fake_jobs.run(indexed)
+    summary = job_factory.run(indexed)
     assert (summary.made_now, summary.samples) == (0, 8)
     assert record(indexed.folder)["complete"] is True
     assert len(training_shards.read_index(indexed.folder)) == 8
@@ -120,20 +120,20 @@ def test_the_first_error_is_the_one_to_show(
 ) -> None:
     """Keeps away: "the disk is full" of the account in place of why the workers failed."""
     monkeypatch.setattr(provenance, "write", FullAtTheEnd(provenance.write))
-    with pytest.raises(JobFailed, match=r"pairs failed .*; 0 of 1 shards are done"):
-        fake_jobs.run(spec(tmp_path, fails=range(8)))
+    with pytest.raises(JobFailed, match=r"pairs failed .*; 0 of 1 shards"):
+        job_factory.run(spec(tmp_path, fails=range(8)))
 
 
 def test_a_larger_plan_that_did_not_finish_is_named(tmp_path: Path) -> None:
     """Keeps away: "Run: cc-prep interpolate" after a run with a smaller --limit, which ends with
     exit code 0 and changes nothing, again and again."""
     with pytest.raises(JobFailed):
-        fake_jobs.run(replace(spec(tmp_path, fails=range(16)), shards=fakes.shards(16, 8)))
-    fake_jobs.run(spec(tmp_path))
+        job_factory.run(replace(spec(tmp_path, fails=range(16)), shards=job_factory.shards(16, 8)))
+    job_factory.run(spec(tmp_path))
     with pytest.raises(UserError) as caught:
         finished_shards(spec(tmp_path).folder, sequences.FORMAT, "interpolate")
     assert "(train: 8 of 16 pairs). Run: cc-prep interpolate, for all of these" in str(caught.value)
-    fake_jobs.run(replace(spec(tmp_path), shards=fakes.shards(16, 8)))
+    job_factory.run(replace(spec(tmp_path), shards=job_factory.shards(16, 8)))
     assert len(finished_shards(spec(tmp_path).folder, sequences.FORMAT, "interpolate")) == 2
 
 
@@ -142,7 +142,7 @@ def test_progress_counts_the_pairs_of_a_shard_that_is_made_again(
 ) -> None:
     """Keeps away: a bar that stands still for the whole of a job with a larger --limit, and
     "waiting for Ray to start" workers that are at work."""
-    fake_jobs.run(spec(tmp_path, 2))
+    job_factory.run(spec(tmp_path, 2))
     counts: list[progress.Counts] = []
 
     class Looked(progress.Watcher):
@@ -155,5 +155,5 @@ def test_progress_counts_the_pairs_of_a_shard_that_is_made_again(
             return self
 
     monkeypatch.setattr(job, "Watcher", Looked)
-    fake_jobs.run(spec(tmp_path))
+    job_factory.run(spec(tmp_path))
     assert counts == [progress.Counts(8, 5, 0, shards=1, shards_done=0, under_way=1)]

@@ -20,7 +20,7 @@ from cc_prep.inspect import verification
 from pipelines import jobs
 from pipelines.job import Options, Request
 from pipelines.state import sources
-from tests import fake_jobs
+from tests import job_factory
 
 interpolate, build_from_out, changes = (
     partial(jobs.run, name) for name in ("interpolate", "build", "changes")
@@ -35,7 +35,7 @@ Job = Callable[..., str]
 
 @pytest.fixture(autouse=True)
 def workers_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_jobs.work_in_this_process(monkeypatch)
+    job_factory.work_in_this_process(monkeypatch)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from cc_prep import datasets, manifest
 from cc_prep.errors import UserError
 from cc_prep.inspect.inspection import inspect
-from tests.miniatures import clevr_dc, image, write
+from tests.dataset_factory import clevr_dc, image, write
 
 
 def test_clevr_dc(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from cc_prep.manifest import Manifest
 from cc_prep.media import images
 from cc_prep.records import EMPTY_MASK
 from cc_prep.storage import object_store
-from tests import miniatures
+from tests import dataset_factory
 
 
 def settings(root: Path) -> Manifest:
@@ -203,11 +203,11 @@ def test_a_table_beside_the_folders_is_named(tmp_path: Path) -> None:
 def test_masks_of_no_pair_and_folders_of_other_names_are_faults(tmp_path: Path) -> None:
     """Keeps away: masks that nobody reads, of which a training says much later that there are
     none."""
-    settings = miniatures.folders(tmp_path)
+    settings = dataset_factory.folders(tmp_path)
     for name in ("0_mask.png", "1.png", "9.png"):
-        miniatures.image(tmp_path / f"train/masks/{name}")
-    miniatures.image(tmp_path / "val/label/2.png")
-    miniatures.image(tmp_path / "val/depth/2.png")
+        dataset_factory.image(tmp_path / f"train/masks/{name}")
+    dataset_factory.image(tmp_path / "val/label/2.png")
+    dataset_factory.image(tmp_path / "val/depth/2.png")
     (tmp_path / "test/Captions").mkdir()
     (tmp_path / "masks").mkdir()
     assert datasets.reader(settings).faults(settings) == [
@@ -221,10 +221,10 @@ def test_masks_of_no_pair_and_folders_of_other_names_are_faults(tmp_path: Path) 
 
 def test_labels_of_levir_with_a_suffix_are_faults(tmp_path: Path) -> None:
     """Keeps away: labels that are not found, and a fault of those of images without a row."""
-    settings = miniatures.levir_mci(tmp_path)
+    settings = dataset_factory.levir_mci(tmp_path)
     folder = tmp_path / "images/train/label"
     (folder / "train_000000.png").rename(folder / "train_000000_label.png")
-    miniatures.image(folder / "other.png")
+    dataset_factory.image(folder / "other.png")
     assert datasets.reader(settings).faults(settings) == [
         "images/train/label/train_000000_label.png belongs to no pair. If it is the mask of "
         "train_000000, call it train_000000.png"

@@ -9,7 +9,7 @@ import pytest
 from cc_prep import datasets, manifest
 from cc_prep.datasets.layouts import split_file
 from cc_prep.errors import UserError
-from tests.miniatures import image, write
+from tests.dataset_factory import image, write
 
 
 def test_splits_that_the_manifest_leaves_out(tmp_path: Path) -> None:

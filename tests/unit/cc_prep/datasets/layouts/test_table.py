@@ -306,9 +306,7 @@ def test_no_table_two_tables_and_no_text(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"pairs\.jsonl, line 1: not JSON \(Expecting"):
         every(settings(tmp_path, "table.file=pairs.jsonl"))
     (tmp_path / "pairs.csv").write_bytes(b"before,after\n\xff\xfe,b\n")
-    with pytest.raises(
-        UserError, match=r"pairs\.csv: is not UTF-8 text \(line 2\)\. Save it as UTF-8"
-    ):
+    with pytest.raises(UserError, match=r"pairs\.csv: is not UTF-8"):
         every(settings(tmp_path, "table.file=pairs.csv"))
 
 

@@ -14,7 +14,7 @@ from cc_prep.inspect.report import strips
 from cc_prep.inspect.report.strips import Frame, Strip
 from cc_prep.media.masks import Masks
 from cc_prep.records import FrameSequence
-from tests.fakes import pair
+from tests.job_factory import pair
 
 FRAMES = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), np.uint8)
 EMPTY = np.zeros((32, 32), np.uint8)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cc_prep.steps.changes import difference
-from tests.composites import composite
+from tests.pair_factory import composite
 
 
 def test_hues_of_equal_brightness_differ() -> None:

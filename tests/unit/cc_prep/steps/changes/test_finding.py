@@ -14,14 +14,14 @@ from cc_prep.steps import changes
 from cc_prep.steps.changes.clustering import Cluster
 from cc_prep.steps.changes.finding import accepted, find_clusters, iou
 from cc_prep.steps.changes.segmenters import AsItIs, Fill
-from tests.composites import SIDE, composite
 from tests.conftest import ROOT
+from tests.pair_factory import COMPOSITE_SIDE, composite
 
 GOLDEN: dict[str, Any] = json.loads((ROOT / "tests/golden/mllm/regions.json").read_text())
 
 
 def marked(mask: np.ndarray | None) -> np.ndarray:
-    return np.zeros((SIDE, SIDE), bool) if mask is None else mask
+    return np.zeros((COMPOSITE_SIDE, COMPOSITE_SIDE), bool) if mask is None else mask
 
 
 @pytest.mark.parametrize("tolerance", [0, 3])
@@ -130,7 +130,7 @@ def test_with_no_fitting_mask_the_cluster_stands() -> None:
 
     class Nowhere:
         def segment(self, images: Sequence[np.ndarray], clusters: Sequence[Cluster]) -> np.ndarray:
-            return np.zeros((len(images), len(clusters), SIDE, SIDE), bool)
+            return np.zeros((len(images), len(clusters), COMPOSITE_SIDE, COMPOSITE_SIDE), bool)
 
     pair = composite(7)
     change = changes.find(pair.before, pair.after, Changes(segmenter="sam"), Nowhere())
@@ -160,7 +160,7 @@ def test_the_cap_counts_what_a_segmenter_marks() -> None:
 
     class Everything:
         def segment(self, images: Sequence[np.ndarray], clusters: Sequence[Cluster]) -> np.ndarray:
-            return np.ones((len(images), len(clusters), SIDE, SIDE), bool)
+            return np.ones((len(images), len(clusters), COMPOSITE_SIDE, COMPOSITE_SIDE), bool)
 
     pair = composite(1)
     settings = Changes(segmenter="sam", tau=0.0)

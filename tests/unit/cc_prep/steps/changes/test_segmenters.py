@@ -14,14 +14,14 @@ from cc_prep.steps import changes
 from cc_prep.steps.changes.clustering import Cluster
 from cc_prep.steps.changes.segmenters import Sam, filled, make
 from cc_prep.weights.folders import locate_folder
-from tests import small_weights
-from tests.composites import composite
-from tests.small_sam import save_small_sam
+from tests import weight_factory
+from tests.pair_factory import composite
+from tests.weight_factory import write_sam
 
 
 @pytest.fixture(scope="module")
 def sam_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_small_sam(tmp_path_factory.mktemp("weights") / "sam")
+    return write_sam(tmp_path_factory.mktemp("weights") / "sam")
 
 
 def test_holes_are_filled_and_gaps_closed() -> None:
@@ -115,6 +115,6 @@ def test_a_folder_without_tensors_gets_one_line(sam_folder: Path, tmp_path: Path
 def test_a_folder_without_a_tensor_is_refused(sam_folder: Path, tmp_path: Path) -> None:
     """Keeps away: masks of a network that is random in part, of which transformers only warns."""
     folder = Path(shutil.copytree(sam_folder, tmp_path / "sam"))
-    name = small_weights.lose_tensor(folder, "mlp")
+    name = weight_factory.lose_tensor(folder, "mlp")
     with pytest.raises(UserError, match=f"{name} of its SamModel is not there, the first of 1 "):
         Sam(locate_folder(str(folder), "sam"), "cpu")

@@ -13,13 +13,13 @@ from cc_prep.formats.changes import FoundChange, Region
 from cc_prep.manifest import Entities
 from cc_prep.steps.entities import regions, texts
 from cc_prep.weights.folders import locate_folder
-from tests.composites import composite
-from tests.small_clip import save_small_clip
+from tests.pair_factory import composite
+from tests.weight_factory import write_clip
 
 
 @pytest.fixture(scope="module")
 def clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_small_clip(tmp_path_factory.mktemp("weights") / "clip")
+    return write_clip(tmp_path_factory.mktemp("weights") / "clip")
 
 
 def change(mask: np.ndarray, *boxes: tuple[int, int, int, int]) -> FoundChange:

@@ -21,7 +21,7 @@ from cc_prep.manifest import Manifest
 from cc_train.data import shard_index
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, metrics, score_predictions
-from tests import miniatures, token_shards
+from tests import dataset_factory, shard_factory
 from tests.commands import cc_train
 from tests.conftest import ROOT, golden
 
@@ -42,7 +42,7 @@ OFFICIAL = {
 
 @pytest.mark.parametrize("name", list(OFFICIAL))
 def test_official_ids(tmp_path: Path, name: str) -> None:
-    settings = miniatures.MAKERS[name](tmp_path)
+    settings = dataset_factory.MAKERS[name](tmp_path)
     pairs = datasets.pairs(settings, settings.splits[0])
     pairs += datasets.pairs(settings, settings.splits[1])
     assert reference_files.image_ids([pair_meta(pair) for pair in pairs])[:2] == OFFICIAL[name]
@@ -50,7 +50,7 @@ def test_official_ids(tmp_path: Path, name: str) -> None:
 
 def test_one_id_in_two_splits_is_no_id(tmp_path: Path) -> None:
     # 8 stands in train and in test here.
-    assert {item.name for item in items_of(miniatures.spot(tmp_path))} == {
+    assert {item.name for item in items_of(dataset_factory.spot(tmp_path))} == {
         "spot-train-7-change",
         "spot-train-8-change",
         "spot-val-9-change",
@@ -89,7 +89,7 @@ def named(name: str, ids: list[str]) -> object:
 def test_predictions_of_other_systems(
     tmp_path: Path, layout: str, name: str, ids: list[str]
 ) -> None:
-    items = items_of(miniatures.MAKERS[layout](tmp_path / "data"))
+    items = items_of(dataset_factory.MAKERS[layout](tmp_path / "data"))
     path = tmp_path / "theirs.json"
     path.write_text(json.dumps(named(name, ids)))
     predictions, predicted_items = coco.matched(
@@ -100,7 +100,7 @@ def test_predictions_of_other_systems(
 
 
 def test_pairs_without_official_ids_go_by_their_keys(tmp_path: Path) -> None:
-    items = items_of(miniatures.own(tmp_path))
+    items = items_of(dataset_factory.own(tmp_path))
     predictions = {item.id: f"said of {item.id}" for item in items}
     assert coco.matched(predictions, items) == (predictions, items)
 
@@ -128,7 +128,7 @@ def test_the_id_0_is_one(tmp_path: Path) -> None:
 
 def test_own_pairs_are_found_by_their_images(tmp_path: Path) -> None:
     """Keeps away: predictions of own pairs by digests that no other system can know."""
-    settings = miniatures.own(tmp_path)
+    settings = dataset_factory.own(tmp_path)
     pairs = [pair for split in settings.splits for pair in datasets.pairs(settings, split)]
     items = items_of(settings)
     predictions = {item.id: f"said of {item.id}" for item in items}
@@ -150,7 +150,7 @@ def test_own_pairs_are_found_by_their_images(tmp_path: Path) -> None:
 
 
 def test_scorers_folder(tmp_path: Path) -> None:
-    items = items_of(miniatures.clevr(tmp_path / "data"))
+    items = items_of(dataset_factory.clevr(tmp_path / "data"))
     predictions = {item.id: f"said of {item.id}" for item in items}
     coco.write(tmp_path / "theirs", items, predictions)
     (tmp_path / "theirs/predictions.json").unlink()
@@ -228,7 +228,7 @@ def test_captions_of_shards_whose_pairs_have_no_caption(
     """Keeps away: predictions of all samples of shards, as `cc-train caption --shards` prints them,
     refused as of no pair where a sample has no caption.
     """
-    shards, _ = token_shards.write(tmp_path / "shards", 1)
+    shards, _ = shard_factory.write_tokens(tmp_path / "shards", 1)
     first, second = shard_index.read([shards])
     entries = [first, replace(second, captions=())]
     monkeypatch.setattr(shard_index, "read", lambda paths: entries)

@@ -9,7 +9,7 @@ import pytest
 
 from cc_prep.errors import UserError
 from cc_train.evaluation.captions import coco
-from tests import miniatures
+from tests import dataset_factory
 from tests.commands import cc_train
 from tests.unit.cc_train.evaluation.captions.test_coco import items_of
 
@@ -37,7 +37,7 @@ def test_types_of_an_official_mapping(tmp_path: Path) -> None:
 )
 def test_a_type_mapping_may_have_other_names(tmp_path: Path, names: list[str]) -> None:
     """Keeps away: a mapping that matches no pair, and takes the groups of all of them away."""
-    items = items_of(miniatures.clevr(tmp_path / "data"))[:2]
+    items = items_of(dataset_factory.clevr(tmp_path / "data"))[:2]
     (tmp_path / "types.json").write_text(json.dumps({"paint": names}))
     typed = coco.with_types(items, str(tmp_path / "types.json"))
     assert [item.groups for item in typed] == [("semantic change", "paint"), ("no change",)]

@@ -1,20 +1,29 @@
-"""Steps that make errors visible, for tests of the engine with real Ray and real processes."""
+"""Steps that make errors visible, and jobs of them, with real Ray and without."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.records import FrameScores, ImagePair
-from cc_prep.steps.base import Members
+from cc_prep.steps.base import MakeStep, Members
 from pipelines.shards import PlannedShard, of_pairs
+
+if TYPE_CHECKING:  # workers of Ray import this module, and need neither
+    import pytest
+
+    from pipelines import job
+    from pipelines.cluster.pool import Pool
+    from pipelines.shard_worker import RunInfo
+    from pipelines.state.journal import Done
 
 CHANGE_CAPTIONS = ("the ball moved", "a ball is elsewhere")
 
@@ -153,3 +162,49 @@ def frame_scores(captions: int, frames: int = 5) -> FrameScores:
     draw = [rng.normal(size=(captions, frames)).astype(np.float32) for _ in range(2)]
     likeness = [rng.normal(size=frames).astype(np.float32) for _ in range(2)]
     return FrameScores(tuple(f"caption {i} ü" for i in range(captions)), *draw, *likeness)
+
+
+def work_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Ray: the shards are made one after the other by one worker."""
+    from pipelines import engine
+    from pipelines.cluster.pool import Resources
+    from pipelines.shard_worker import ShardWorker
+
+    def run(
+        shards: list[PlannedShard], make_step: MakeStep, run_info: RunInfo, pool: Pool
+    ) -> Iterator[Done]:
+        worker = ShardWorker(make_step, run_info)
+        for shard in shards:
+            yield worker.run(shard)
+
+    monkeypatch.setattr(engine, "start", lambda: (Resources(2, 0),))
+    monkeypatch.setattr(engine, "stop", lambda: None)
+    monkeypatch.setattr(engine, "run", run)
+
+
+def spec(tmp_path: Path, name: str = "out", pairs: int = 20, **faults: Any) -> job.JobSpec:
+    """A job on pairs that exist nowhere, with these faults."""
+    from cc_prep.formats import sequences
+    from pipelines import job
+
+    return job.JobSpec(
+        format=sequences.FORMAT,
+        folder=str(tmp_path / name),
+        shards=shards(pairs, 5),
+        make_step=partial(number_step, {"folder": str(tmp_path), **faults}),
+        settings={"a": 1},
+        weights={},
+        threads=1,
+        bytes_a_pair=100,
+        memory="",
+    )
+
+
+def run(spec: job.JobSpec, **options: Any) -> job.Summary:
+    """Runs it with two workers."""
+    from pipelines import job
+    from pipelines.cluster.session import messages
+
+    summary = job.run(spec, job.Options(workers=2, **options), messages())
+    assert summary is not None
+    return summary

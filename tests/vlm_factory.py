@@ -1,4 +1,4 @@
-"""Tiny random models of every family, in folders as save_pretrained writes them; no network."""
+"""Tiny random vision-language models, in folders as save_pretrained writes them; no network."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ MARKS: dict[str, tuple[str, ...]] = {
     "qwen3_vl": ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>", "<|video_pad|>"),
     "lm": (),
 }
+SMOLVLM_NAMES = ("image_token", "fake_image_token", "global_image_token")
+TEMPLATE = (
+    "{% for m in messages %}{% for c in m['content'] %}{% if c['type'] == 'image' %}IMAGE"
+    "{% else %}{{ c['text'] }}{% endif %}{% endfor %}{% endfor %}"
+)
 TEXT: dict[str, Any] = {
     "hidden_size": 48,
     "intermediate_size": 96,
@@ -110,11 +115,11 @@ def question_tokenizer() -> Any:
     )  # fmt: skip
 
 
-def config(family: str, words: Any, questions: Any) -> Any:
-    """The configuration of a tiny model of a family."""
+def config(family: str, words: Any, questions: Any, **more: Any) -> Any:
+    """The configuration of a tiny model of a family. more: settings of its language model."""
     import transformers as hf
 
-    text = {**TEXT, "vocab_size": len(words)}
+    text = {**TEXT, "vocab_size": len(words), **more}
     image = words.convert_tokens_to_ids(MARKS[family][0]) if MARKS[family] else None
     if family in ("instructblip", "blip2"):
         sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -172,10 +177,11 @@ def skip_old_smolvlm() -> None:
         pytest.skip("SmolVLM's image tokens come in groups before transformers 5.21")
 
 
-def save(folder: Path, family: str, seed: int = 0) -> Path:
+def save(folder: Path, family: str, seed: int = 0, **more: Any) -> Path:
     """The folder of a tiny random model of a family in `folder`; one that is there already stays.
 
     Other tests read the models in the fixture `folder` too: one that is changed goes elsewhere.
+    more: settings of its language model.
     """
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
@@ -187,7 +193,7 @@ def save(folder: Path, family: str, seed: int = 0) -> Path:
     words, questions = tokenizer(MARKS[family]), question_tokenizer()
     torch.manual_seed(seed)
     make = AutoModelForCausalLM if family == "lm" else AutoModelForImageTextToText
-    model = make.from_config(config(family, words, questions))
+    model = make.from_config(config(family, words, questions, **more))
     if family in ("instructblip", "blip2"):  # zeros would see all places alike
         torch.nn.init.normal_(model.query_tokens, std=0.5)
     model.save_pretrained(path)
@@ -243,29 +249,37 @@ def batch(one: Any, captions: list[str], entities: list[list[str]], **more: Any)
     }
 
 
-def save_with_processor(folder: Path) -> Path:
-    """A folder in `folder` in which a tiny Qwen has a processor beside it."""
-    folder = folder / "with_processor"
-    if not folder.exists():
-        save_processor(save(folder, "qwen2_5_vl"))
-    return folder
+def add_processor(path: Path, longest: int = SIZE) -> Path:
+    """The folder that `save` made of a SmolVLM or a Qwen2.5-VL, now with a processor in it.
 
-
-def save_processor(path: Path, longest: int = SIZE) -> None:
-    """A processor of images up to `longest` px beside a tiny Qwen, with a chat template."""
+    longest: its images have at most so many px a side.
+    """
     import transformers as hf
 
-    template = (
-        "{% for m in messages %}{% for c in m['content'] %}{% if c['type'] == 'image' %}"
-        "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ c['text'] }}{% endif %}"
-        "{% endfor %}{% endfor %}"
-    )
-    size = {"shortest_edge": SIZE * SIZE, "longest_edge": longest * longest}
-    hf.Qwen2_5_VLProcessor(
-        hf.Qwen2VLImageProcessor(
-            patch_size=PATCH, merge_size=2, size=size, image_mean=[0.5] * 3, image_std=[0.5] * 3
-        ),
-        tokenizer(MARKS["qwen2_5_vl"]),
-        hf.Qwen2VLVideoProcessor(),
-        chat_template=template,
-    ).save_pretrained(path)
+    words = tokenizer(MARKS[path.name])
+    if path.name == "smolvlm":
+        for name, token in zip(SMOLVLM_NAMES, MARKS[path.name], strict=True):
+            setattr(words, name, token)
+        words.end_of_utterance_token = "</s>"
+        size = {"longest_edge": longest}
+        processor: Any = hf.SmolVLMProcessor(
+            hf.SmolVLMImageProcessor(size=size, max_image_size=size, do_image_splitting=False),
+            words, hf.SmolVLMVideoProcessor(), image_seq_len=4,
+            chat_template=TEMPLATE.replace("IMAGE", "<image>"),
+        )  # fmt: skip
+    else:
+        size = {"shortest_edge": SIZE * SIZE, "longest_edge": longest * longest}
+        processor = hf.Qwen2_5_VLProcessor(
+            hf.Qwen2VLImageProcessor(
+                patch_size=PATCH, merge_size=2, size=size, image_mean=[0.5] * 3, image_std=[0.5] * 3
+            ),
+            words, hf.Qwen2VLVideoProcessor(),
+            chat_template=TEMPLATE.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>"),
+        )  # fmt: skip
+    processor.save_pretrained(path)
+    return path
+
+
+def save_chat(folder: Path, family: str) -> Path:
+    """The folder of a model with a processor, whose answers to different images differ."""
+    return add_processor(save(folder, family, initializer_range=0.5))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests import small_weights
+from tests import weight_factory
 from tests.commands import Done, cc_train
 from tests.conftest import Command
 
@@ -21,7 +21,7 @@ STEPS = 8
 
 def build(out: Path, weights: Path, synth_root: Path, prep: Command, *settings: str) -> str:
     """All splits of six scenes, with all frames as images; the pattern that names their shards."""
-    values = [*small_weights.settings(weights), "image_size=32", "interpolate.depth=2"]
+    values = [*weight_factory.settings(weights), "image_size=32", "interpolate.depth=2"]
     more = ["interpolate.method=crossfade", "keyframes.images=all", "shards.pairs_per_shard=3"]
     options = [part for value in (*values, *more, *settings) for part in ("--set", value)]
     done = prep("build", "synth", "--root", synth_root, "--out", out, *options)
