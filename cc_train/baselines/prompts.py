@@ -62,8 +62,8 @@ def of(dataset: str | None, prompt: str | None = None, *, rendered: bool = False
 
     Args:
         prompt: The user's, in place of the file's.
-        rendered: Whether all pairs of the data set have facts, so that a name that the file lacks
-            means rendered scenes.
+        rendered: Whether all pairs of the data set have the facts of `cc-prep synth`, so that a
+            name that the file lacks means rendered scenes.
 
     Raises:
         UserError: For an empty prompt.

@@ -88,7 +88,11 @@ def baseline(
     outputs.check_folder(out)
     entries, items = shard_items.captioned(shards)
     # Also of data sets that a trial does not come to: the full run has the same.
-    bare = {e.dataset for e, item in zip(entries, items, strict=True) if item.facts is None}
+    bare = {
+        entry.dataset
+        for entry, item in zip(entries, items, strict=True)
+        if item.facts is None or item.facts.grammar != "synth"
+    }
     wordings = {
         dataset: prompts.of(dataset, prompt, rendered=dataset not in bare)
         for dataset in sorted({entry.dataset for entry in entries}, key=str)

@@ -13,9 +13,10 @@ from cc_prep import storage
 from cc_prep.formats import training_shards
 from cc_train.data.supervision import FactVocabulary
 from cc_train.runs import stored_run
+from tests import dataset_factory
 from tests.commands import cc_train
 from tests.conftest import Command
-from tests.pasted import CLASSES, write_sources
+from tests.dataset_factory import PASTED_CLASSES
 
 BUILD = ("image_size=64", "shards.pairs_per_shard=20", "features.threads=1")
 FEATURES = ("features.backbone=efficientnet-lite0-x2+nanodet",)
@@ -29,7 +30,7 @@ SMALL = (
 def out(tmp_path_factory: pytest.TempPathFactory, prepare: Command) -> Path:
     """Shards of `manifests/composites.yaml`, and a run of four steps."""
     out = tmp_path_factory.mktemp("composed")
-    photos, objects = write_sources(out / "files")
+    photos, objects = dataset_factory.composites(out / "files")
     done = prepare("composites", out / "pairs", "--backgrounds", photos, "--objects", objects,
                    "--scenes", 20, "--size", 64, "--workers", 2)  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -47,7 +48,7 @@ def test_the_run_learned_facts_of_its_data(out: Path) -> None:
     """Keeps away: a training on composed pairs that learns captions alone, without saying so."""
     run = stored_run.read(out / "run")
     vocabulary = FactVocabulary.from_json(run.settings["facts"])
-    assert set(CLASSES) <= set(vocabulary.attributes["class"]) <= {*CLASSES, "text"}
+    assert set(PASTED_CLASSES) <= set(vocabulary.attributes["class"]) <= {*PASTED_CLASSES, "text"}
     assert vocabulary.types[0] == "none"
     assert {"add", "drop", "move"} <= set(vocabulary.types)
     assert "new_class" in (out / "run/log.jsonl").read_text()

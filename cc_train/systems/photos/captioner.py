@@ -17,7 +17,7 @@ from cc_train.layers.with_frozen import WithFrozen
 from cc_train.systems.pair_trunk import PairTrunk
 from cc_train.systems.photos import objects, pictures, sentences
 from cc_train.systems.photos.objects import Box, Verdict
-from cc_train.systems.photos.pictures import BLURS, Pictures
+from cc_train.systems.photos.pictures import BLURS, CROPS, Pictures
 
 LOWEST = 0.06  # score of the detections that are looked at
 MIN_CONFIDENCE = 0.05  # below it, the sentence says that it is not sure
@@ -116,8 +116,8 @@ def _caption(
     if np.array_equal(pair[0], pair[1]):
         text = sentences.EQUAL
     else:
-        if seen.change not in BLURS:  # which leave nothing as it was
-            changes = objects.find(verdict, *detected, seen.difference)
+        if seen.change not in (*BLURS, *CROPS):  # which leave nothing as it was
+            changes = objects.find(verdict, *detected, seen.difference, seen.new_color)
         if seen.change:  # where it is too bright, no correction is exact: only names count
             changes = [change for change in changes if change.label]
         text = sentences.text(seen.change, changes)

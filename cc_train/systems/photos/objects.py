@@ -21,7 +21,7 @@ NEAR = 0.06  # how far outside a box the place of a change may be, as a share of
 ALIKE_IN_SIZE = 2.5  # how many times larger a moved object may be at its other place
 INSIDE = 0.6  # share of a box inside another, from which on both are of one object
 PEAK = 0.25  # share of the largest weight of a map, of the places that belong to it
-UNCHANGED = "none"
+UNCHANGED, CHANGED = "none", "changed"
 KINDS = {"add": "appeared", "drop": "disappeared", "move": "moved"}
 
 
@@ -55,6 +55,7 @@ def find(
     before: Sequence[Detection],
     after: Sequence[Detection],
     difference: Callable[[Box], float],
+    new_color: Callable[[Box], str],
 ) -> list[Change]:
     """The changes of objects, that of the comparison first.
 
@@ -63,11 +64,13 @@ def find(
         before: What is detected in the image before.
         after: The same in the image after.
         difference: How much the pixels of a box differ, in levels.
+        new_color: The color that what differs in a box got; empty for none.
     """
     went, came = _without(before, after), _without(after, before)
     changes = []
     if verdict.type not in (UNCHANGED, *OF_PICTURE):
-        changes.append(_replaced(verdict, before, after) or _main(verdict, went, came))
+        main = _replaced(verdict, before, after) or _main(verdict, went, came)
+        changes.append(_recolored(main, verdict, before, after, new_color))
     for kind, candidates in (("disappeared", went), ("appeared", came)):
         for one in candidates:
             known = [box for change in changes for box in (change.before, change.after)]
@@ -113,7 +116,7 @@ def _main(verdict: Verdict, went: Sequence[Detection], came: Sequence[Detection]
         if gone is not None and new is not None and gone.label != new.label:
             gone, new = (gone, None) if gone.score > new.score else (None, new)
         if (gone is None) == (new is None):
-            return Change("changed", "", _around(verdict.before), _around(verdict.after))
+            return Change(CHANGED, "", _around(verdict.before), _around(verdict.after))
         kind = "disappeared" if new is None else "appeared"
     if kind == "moved":
         surest = max((one for one in (gone, new) if one), key=lambda one: one.score, default=None)
@@ -128,6 +131,24 @@ def _main(verdict: Verdict, went: Sequence[Detection], came: Sequence[Detection]
     if kind == "disappeared":
         return Change(kind, "", _around(verdict.before), None)
     return Change(kind, "", None, _around(verdict.after))
+
+
+def _recolored(
+    change: Change,
+    verdict: Verdict,
+    before: Sequence[Detection],
+    after: Sequence[Detection],
+    new_color: Callable[[Box], str],
+) -> Change:
+    """A change of looks with its color and the name of what stayed, where there are such."""
+    color = new_color(change.after) if change.kind == CHANGED and change.after else ""
+    if not color:
+        return change
+    one, other = _at(before, _peak(verdict.before)), _at(after, _peak(verdict.after))
+    if one is None or other is None or one.label != other.label:
+        return replace(change, kind=f"became {color}")
+    score = min(one.score, other.score)
+    return Change(f"became {color}", one.label, one.box, other.box, score=score)
 
 
 def _change(kind: str, one: Detection) -> Change:

@@ -1,4 +1,4 @@
-"""Two pictures as a whole: whether they show one view, and whether one became darker or blurred.
+"""Two pictures as a whole: whether they show one view, and whether one became darker or cropped.
 
 It is computed on images of `SIDE` px: there, a shift by a pixel of a small photograph and the
 noise of a camera are less than the blur.
@@ -6,7 +6,7 @@ noise of a camera are less than the blur.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -25,6 +25,24 @@ ENERGY = 16.0  # of edges, in squared levels for each px; below it there is only
 GAINS = ("became brighter", "became darker")
 BLURS = ("became blurred", "became sharper")
 COLOURS = ("became black and white", "became colored")
+CROPS = ("was cropped", "shows more than before")
+# Of points that both pictures have, where they do not show one view: SIFT (Lowe, IJCV 2004).
+POINTS, POINTS_SIDE = 400, 320  # how many of a picture, in px
+RATIO = 0.8  # of the distances to the best and the second-best counterpart, at most
+MAX_ERROR = 3.0  # px between a point and where a view has it
+MIN_POINTS, MIN_SHARE = 10, 0.4  # that fit one view
+MIN_ZOOM, MAX_TURN = 1.12, 3.0  # of a cropped picture: at least, and degrees at most
+# Names of colors by their hues in degrees, from the first to below the second.
+HUES = {
+    "orange": (15, 45),
+    "yellow": (45, 70),
+    "green": (70, 165),
+    "blue": (165, 260),
+    "purple": (260, 310),
+    "pink": (310, 340),
+}
+MIN_SATURATION, MIN_VALUE = 0.3, 0.2  # of a pixel that has a color
+MOST = 0.6  # share of the pixels that differ, which name their color
 
 
 @dataclass(frozen=True)
@@ -34,11 +52,14 @@ class Pictures:
     Attributes:
         alike: How well the edges of both agree, -1 to 1. About 1 where one camera stood still, 0
             where it turned; a large object that appeared leaves 0.4 to 0.9.
-        change: What the picture became, one of GAINS, BLURS and COLOURS; "" if it stayed as it was.
+        change: What the picture became, one of GAINS, BLURS, COLOURS and CROPS; "" if it stayed as
+            it was.
         gain: How many times brighter the second is.
         before: Both pictures as they can be compared, float32 [SIDE, SIDE, 3] in 0 … 255: what
             the picture became is taken out.
         after: The same.
+        view: Of a cropped picture: from a place in the first picture to that in the second, as
+            shares of the width and height, float [2, 3].
     """
 
     alike: float
@@ -46,6 +67,7 @@ class Pictures:
     gain: float
     before: np.ndarray
     after: np.ndarray
+    view: np.ndarray | None = None
 
     @property
     def differs(self) -> np.ndarray:
@@ -64,6 +86,17 @@ class Pictures:
         levels = np.abs(self.before - self.after).mean(2)[rows, columns]
         return float(np.percentile(levels, 75)) if levels.size else 0.0
 
+    def new_color(self, box: tuple[float, float, float, float]) -> str:
+        """The color that most of the pixels of a box that differ have in the second picture.
+
+        Empty where they have none, or had it before.
+        """
+        left, top, right, bottom = (round(SIDE * edge) for edge in box)
+        inside = slice(top, bottom), slice(left, right)
+        changed = self.differs[inside]
+        old, new = (_color(picture[inside][changed]) for picture in (self.before, self.after))
+        return new if new != old else ""
+
 
 def without_change(
     before: np.ndarray, after: np.ndarray, pictures: Pictures
@@ -79,6 +112,8 @@ def without_change(
             cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
             for image in (before, after)
         )
+    elif pictures.view is not None:
+        before, after = _in_one_view(before, after, pictures.view)
     return before, after
 
 
@@ -87,11 +122,82 @@ def compare(before: np.ndarray, after: np.ndarray) -> Pictures:
     small = [_small(image) for image in (before, after)]
     greys = [cv2.cvtColor(image, cv2.COLOR_RGB2GRAY) for image in small]
     alike = _alike(*greys)
+    view = _cropped(before, after) if alike < MIN_ALIKE else None
+    if view is not None:
+        seen = compare(*_in_one_view(before, after, view))
+        return replace(seen, change=CROPS[_zoom(view) < 1], view=view)
     gain = float(np.exp(np.median(np.log((greys[1] + 8) / (greys[0] + 8)))))
     change = _change(small, gain, _sharper(before, after, gain)) if alike >= MIN_ALIKE else ""
     if change in COLOURS:
         small = [np.repeat(grey[..., None], 3, axis=2) for grey in greys]
     return Pictures(alike, change, gain, small[0], small[1] / gain)
+
+
+def _cropped(before: np.ndarray, after: np.ndarray) -> np.ndarray | None:
+    """The view of a picture, one of which is a part of the other; see `Pictures.view`."""
+    size = (POINTS_SIDE, POINTS_SIDE)
+    finder = cv2.SIFT_create(POINTS)
+    points, looks = zip(
+        *(
+            finder.detectAndCompute(cv2.cvtColor(cv2.resize(image, size), cv2.COLOR_RGB2GRAY), None)
+            for image in (before, after)
+        ),
+        strict=True,
+    )
+    if any(look is None or len(look) < MIN_POINTS for look in looks):
+        return None
+    candidates = cv2.BFMatcher().knnMatch(*looks, k=2)
+    pairs = [first for first, second in candidates if first.distance < RATIO * second.distance]
+    if len(pairs) < MIN_POINTS:
+        return None
+    places = [
+        np.array([ends[number].pt for number in numbers], np.float32) / POINTS_SIDE
+        for ends, numbers in zip(
+            points,
+            ([one.queryIdx for one in pairs], [one.trainIdx for one in pairs]),
+            strict=True,
+        )
+    ]
+    view, fits = cv2.estimateAffinePartial2D(
+        *places, method=cv2.RANSAC, ransacReprojThreshold=MAX_ERROR / POINTS_SIDE
+    )
+    if view is None or fits.sum() < max(MIN_POINTS, MIN_SHARE * len(pairs)):
+        return None
+    turn, zoom = abs(np.degrees(np.arctan2(view[1, 0], view[0, 0]))), _zoom(view)
+    is_cropped = max(zoom, 1 / zoom) > MIN_ZOOM and turn < MAX_TURN
+    return np.asarray(view) if is_cropped else None
+
+
+def _zoom(view: np.ndarray) -> float:
+    return float(np.hypot(view[0, 0], view[1, 0]))
+
+
+def _in_one_view(
+    before: np.ndarray, after: np.ndarray, view: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Both images, uint8 [H, W, 3], of the part that both show: the larger one is cropped."""
+    height, width = before.shape[:2]
+    scale = np.array([[1, width / height], [height / width, 1]])
+    moved = np.concatenate((view[:, :2] * scale, view[:, 2:] * [[width], [height]]), axis=1)
+    options = {"flags": cv2.INTER_LINEAR, "borderMode": cv2.BORDER_REPLICATE}
+    if _zoom(view) > 1:
+        return cv2.warpAffine(before, moved, (width, height), **options), after
+    back = cv2.invertAffineTransform(moved)
+    return before, cv2.warpAffine(after, back, (width, height), **options)
+
+
+def _color(pixels: np.ndarray) -> str:
+    """The name of the color of most pixels, float [N, 3] RGB in 0 … 255; empty for none."""
+    if not len(pixels):
+        return ""
+    rgb = (pixels[None] / 255).clip(0, 1).astype(np.float32)
+    hue, saturation, value = cv2.cvtColor(rgb, cv2.COLOR_RGB2HSV)[0].T
+    colored = (saturation >= MIN_SATURATION) & (value >= MIN_VALUE)
+    is_of = {name: (low <= hue) & (hue < high) for name, (low, high) in HUES.items()}
+    is_of["red"] = ~np.logical_or.reduce(list(is_of.values()))
+    shares = {name: float((of & colored).mean()) for name, of in is_of.items()}
+    best = max(shares, key=lambda name: shares[name])
+    return best if shares[best] >= MOST else ""
 
 
 def _small(image: np.ndarray) -> np.ndarray:

@@ -21,8 +21,8 @@ from cc_prep.composites.scenes import COUNTS, Library
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.records import CHANGE, NO_CHANGE, REVERSED, Facts, ObjectAttributes
 from pipelines.cli.main import main
-from tests import commands
-from tests.pasted import CLASSES, cutout, photograph, write_sources
+from tests import commands, dataset_factory
+from tests.dataset_factory import PASTED_CLASSES, cutout, photograph
 
 SIZE = 96
 SEEDS = st.integers(0, 10**6)
@@ -31,7 +31,7 @@ SEEDS = st.integers(0, 10**6)
 def library() -> Library:
     return Library(
         ["0", "1", "2"],
-        {name: [f"{i}", f"{i + 1}"] for i, name in enumerate(CLASSES)},
+        {name: [f"{i}", f"{i + 1}"] for i, name in enumerate(PASTED_CLASSES)},
         lambda path: photograph(int(path)),
         lambda path: cutout(int(path)),
     )
@@ -148,7 +148,7 @@ def test_any_text_is_read(text: str, template: str) -> None:
 
 def test_splits_share_no_background_and_no_cutout(tmp_path: Path) -> None:
     """Keeps away: a test on photographs of the training, under another name."""
-    files = sources.read(*write_sources(tmp_path), SIZE, 0)
+    files = sources.read(*dataset_factory.composites(tmp_path), SIZE, 0)
     assert files.rejected == []
     pictures = {split: set(paths) for split, paths in files.backgrounds.items()}
     objects = {
@@ -162,13 +162,13 @@ def test_splits_share_no_background_and_no_cutout(tmp_path: Path) -> None:
     assert sum(map(len, pictures.values())) == 6
     with_copy = [split for split, paths in pictures.items() if paths & {"0.png", "more/0.jpg"}]
     assert len(with_copy) == 1, "the same photograph in two splits"
-    assert set(files.objects["train"]) == set(CLASSES)
-    assert set(files.objects["test"]) == set(CLASSES)
+    assert set(files.objects["train"]) == set(PASTED_CLASSES)
+    assert set(files.objects["test"]) == set(PASTED_CLASSES)
 
 
 def test_bad_files_are_named(tmp_path: Path) -> None:
     """Keeps away: a run that ends in the middle for one file, or pastes a rectangle."""
-    photos, objects = map(Path, write_sources(tmp_path))
+    photos, objects = map(Path, dataset_factory.composites(tmp_path))
     (photos / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 no image")
     assert cv2.imwrite(str(photos / "tiny.png"), photograph(9, 64))
     assert cv2.imwrite(str(objects / "car" / "opaque.png"), photograph(9))
@@ -184,7 +184,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
 
 
 def test_too_few_files_are_refused(tmp_path: Path) -> None:
-    photos, objects = write_sources(tmp_path)
+    photos, objects = dataset_factory.composites(tmp_path)
     for i in range(1, 5):
         Path(photos, f"{i}.png").unlink()
     with pytest.raises(UserError, match="at least 3"):
@@ -204,7 +204,7 @@ def test_same_seed_same_bytes_resumed_or_not(
 ) -> None:
     """Keeps away: a resumed data set that differs from one made at once."""
     monkeypatch.setattr("cc_prep.synth.dataset.run_all", lambda tasks, *_: (one() for one in tasks))
-    files = write_sources(tmp_path)
+    files = dataset_factory.composites(tmp_path)
     made(tmp_path / "once", 10, files)
     iterator = dataset.make(
         str(tmp_path / "twice"), 10, sources.read(*files, SIZE, 0), Settings(size=SIZE)
@@ -229,7 +229,7 @@ def test_same_seed_same_bytes_resumed_or_not(
 
 def test_manifest_reads_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cc_prep.synth.dataset.run_all", lambda tasks, *_: (one() for one in tasks))
-    files = write_sources(tmp_path)
+    files = dataset_factory.composites(tmp_path)
     root = tmp_path / "out"
     made(root, 20, files, wording="both")
     settings = manifest.load("composites", (), str(root))
@@ -247,7 +247,7 @@ def test_manifest_reads_what_is_written(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_command_composes_in_processes(tmp_path: Path) -> None:
-    photos, objects = write_sources(tmp_path)
+    photos, objects = dataset_factory.composites(tmp_path)
     arguments = ["--backgrounds", photos, "--objects", objects, "--scenes", "3", "--size", "64"]
     result = commands.in_process(main, "composites", tmp_path / "out", *arguments)
     assert result.returncode == 0, result.stderr

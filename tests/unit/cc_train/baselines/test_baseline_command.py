@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from cc_prep.records import Facts
 from cc_train.baselines import run as command
 from cc_train.evaluation import evaluation
 from tests import pair_factory, shard_factory, vlm_factory
@@ -107,12 +108,14 @@ def test_pairs_without_facts_are_not_asked_about_cubes(chat: ChatServer, tmp_pat
     planted = pair_factory.scene(0)[0].meta
     meta = {name: planted[name] for name in ("kind", "facts", "captions")}
     folders.append(shard_factory.write_greys(tmp_path / "rendered", 1, dataset="pairs", **meta))
+    meta["facts"] = Facts("none", grammar="composites").to_json()
+    folders.append(shard_factory.write_greys(tmp_path / "composed", 1, dataset="pairs", **meta))
     asked = []
     for number, folder in enumerate(folders):
         out = tmp_path / f"out{number}"
         command.baseline(shards=(folder,), out=str(out), model=MODEL, url=chat.address)
         asked.append(read(out / "baseline.json")["wordings"]["pairs"]["prompt"])
-    assert ["cubes" in prompt for prompt in asked] == [False, True]
+    assert ["cubes" in prompt for prompt in asked] == [False, True, False]
 
 
 def test_a_killed_run_asks_nothing_again(chat: ChatServer, shard: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cv2
 import numpy as np
 import pytest
 
@@ -27,8 +28,10 @@ def said(
     before: tuple[Detection, ...] = (),
     after: tuple[Detection, ...] = (),
     difference: float = 50.0,
+    color: str = "",
 ) -> str:
-    return sentences.text("", objects.find(verdict, before, after, lambda _: difference))
+    found = objects.find(verdict, before, after, lambda _: difference, lambda _: color)
+    return sentences.text("", found)
 
 
 def test_the_comparison_is_named_by_what_is_detected_there() -> None:
@@ -70,6 +73,9 @@ def test_a_change_of_looks_is_what_the_detections_say(kind: str) -> None:
     assert said(verdict(kind), (dog,), (cat,)) == "a dog was replaced by a cat in the middle"
     assert said(verdict(kind), after=(cat,)) == "a cat appeared in the middle"
     assert said(verdict(kind)) == "something changed in the middle"
+    assert said(verdict(kind), color="red") == "something became red in the middle"
+    assert said(verdict(kind), (dog,), (dog,), color="red") == "a dog became red in the middle"
+    assert said(verdict(kind), (dog,), (cat,), color="red").startswith("a dog was replaced")
 
 
 def test_words_of_several() -> None:
@@ -89,7 +95,6 @@ def picture() -> np.ndarray:
 
 
 def test_the_picture_as_a_whole(picture: np.ndarray) -> None:
-    import cv2
 
     noisy = picture + np.random.default_rng(1).integers(0, 4, picture.shape, dtype=np.uint8)
     assert pictures.compare(picture, noisy).change == ""
@@ -105,3 +110,35 @@ def test_the_picture_as_a_whole(picture: np.ndarray) -> None:
     turned = pictures.compare(picture, np.roll(picture, 40, axis=1))
     assert turned.alike < 0.3
     assert turned.change == ""
+    assert turned.view is None
+
+
+def test_what_is_a_part_of_the_other_picture_was_cropped(picture: np.ndarray) -> None:
+    """Keeps away: a cropped picture called another view, and a turned camera called a crop."""
+    part = cv2.resize(picture[60:360, 100:400], picture.shape[1::-1])
+    seen = pictures.compare(picture, part)
+    assert seen.change == "was cropped"
+    assert seen.alike > 0.8
+    before, after = pictures.without_change(picture, part, seen)
+    assert np.abs(before.astype(int) - after).mean() < 8
+    back = pictures.compare(part, picture)
+    assert (back.change, back.alike > 0.8) == ("shows more than before", True)
+    wide = np.repeat(picture, 2, axis=1)  # not square
+    cut = cv2.resize(wide[60:360, 100:700], wide.shape[1::-1])
+    assert pictures.compare(wide, cut).change == "was cropped"
+    flat = np.full_like(picture, 90)
+    assert pictures.compare(flat, picture).view is None
+    noise = np.random.default_rng(1).integers(0, 255, picture.shape, dtype=np.uint8)
+    assert pictures.compare(noise, picture).view is None
+
+
+def test_colors_have_names(picture: np.ndarray) -> None:
+    """Keeps away: hues around 0 degrees without a name, and grey called by one."""
+    box = (0.25, 0.25, 0.5, 0.5)
+    painted = picture.copy()
+    for color, rgb in {"red": (200, 20, 30), "green": (30, 160, 40), "blue": (20, 40, 220)}.items():
+        painted[104:208, 104:208] = rgb
+        assert pictures.compare(picture, painted).new_color(box) == color
+    assert pictures.compare(painted, painted).new_color(box) == ""
+    painted[104:208, 104:208] = 128
+    assert pictures.compare(picture, painted).new_color(box) == ""
