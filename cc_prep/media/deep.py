@@ -114,8 +114,8 @@ def limits(images: Sequence[Values], settings: ImageValues) -> np.ndarray:
         images: Of the same bands, as `choose` gives them.
 
     Raises:
-        RejectedPair: For values that are no finite numbers, that a scale would make one grey, and
-            for images with other numbers of bands.
+        RejectedPair: For values that are no finite numbers or that a scale would make one grey,
+            and for images with other numbers of bands or, where the type decides, of two types.
     """
     counts = {image.bands.shape[2] for image in images}
     if len(counts) > 1:
@@ -199,12 +199,21 @@ def _of_type(images: Sequence[Values], samples: Sequence[list[np.ndarray]]) -> t
 
     Floats and 32 bits go to 1 (floats alone), 255 or 65535: the smallest of these that they pass by
     half at most, as resampling does; larger ones to the largest value of their type.
+
+    Raises:
+        RejectedPair: For images of two types, whose values do not mean the same.
     """
     if images[0].window is not None:
         return images[0].window
-    whites = [image.white for image in images if image.white is not None]
-    if len(whites) == len(images):
-        return 0.0, max(whites)
+    whites = {image.white for image in images}
+    if len(whites) > 1:
+        what = " and ".join(str(image.bands.dtype) for image in images[:2])
+        raise RejectedPair(
+            Reason.UNREADABLE_IMAGE, f"{images[0].name}: images of two types ({what})", REMEDY
+        )
+    [white] = whites
+    if white is not None:
+        return 0.0, white
     dtypes = {image.bands.dtype for image in images}
     tops = [1.0] if any(dtype.kind == "f" for dtype in dtypes) else []
     tops += [255.0, 65535.0] if tops else [65535.0]
@@ -302,7 +311,7 @@ def _tiff_bands(page: tifffile.TiffPage, data: bytes, name: str) -> np.ndarray:
     if find_spec("rasterio") is not None:
         from rasterio.io import MemoryFile
 
-        with MemoryFile(data) as file, file.open() as raster:
+        with MemoryFile(data) as file, file.open(driver="GTiff") as raster:
             return np.ascontiguousarray(np.moveaxis(raster.read(), 0, -1))
     if page.samplesperpixel == 1:
         with Image.open(io.BytesIO(data)) as image:

@@ -255,6 +255,8 @@ def _bands(raster: Any, values: ImageValues) -> list[int]:
     """Numbers of the bands that become grey or RGB. Raises RejectedPair."""
     from rasterio.enums import ColorInterp
 
+    if ColorInterp.palette in raster.colorinterp:
+        raise _rejected(f"{raster.name}: has a palette", "Save it as RGB")
     colours = sum(kind != ColorInterp.alpha for kind in raster.colorinterp)
     every = Values(np.empty((1, 1, colours)), raster.name)
     deep.choose(every, values)

@@ -26,7 +26,7 @@ Scale: TypeAlias = "str | tuple[float, float]"
 REMEDIES = {
     Reason.MISSING_IMAGE: "Check the path",
     Reason.IMAGE_TOO_SMALL: "Give a larger image",
-    Reason.IMAGE_TOO_LARGE: "Shrink it first",
+    Reason.IMAGE_TOO_LARGE: "Shrink it first, or caption its tiles (--tile)",
     Reason.UNREADABLE_VIDEO: "Name a frame that it has, such as VIDEO#frame=0",
 }
 # What is no image: a file that cannot be opened, one that is no image, an array or PIL image.

@@ -146,6 +146,15 @@ def test_both_images_of_a_pair_have_one_range(tmp_path: Any) -> None:
         assert not np.array_equal(one[:20], other[:20])
 
 
+def test_images_of_two_types_need_a_scale(tmp_path: Any) -> None:
+    """Keeps away: an image of 8 bits that is black beside one of 16."""
+    paths = [str(tmp_path / name) for name in ("a.tif", "b.tif")]
+    for path, dtype in zip(paths, (np.uint8, np.uint16), strict=True):
+        tifffile.imwrite(path, np.arange(24 * 32, dtype=np.uint16).reshape(24, 32).astype(dtype))
+    with pytest.raises(RejectedPair, match=r"images of two types \(uint8 and uint16\)"):
+        images.read_together(paths, None, ImageValues(bands=(1,)))
+
+
 def test_percentiles_of_each_band() -> None:
     """Keeps away: the bands of an image in one range, where each is to have its own."""
     low, high = np.percentile(SCENE[..., :3].reshape(-1, 3), [2, 98], axis=0)
