@@ -33,7 +33,9 @@ LEAST_SHARE = 1 / 15
 MIDDLE = (0.1, 99.9)  # percentiles between which it fills it: not a few dead or dazzled pixels
 PERCENTILES = (2.0, 98.0)  # black and white of `percentile` and `per_band`, as GIS programs draw
 MAX_SAMPLES = 2**20  # values of a band of which percentiles are taken
+MAX_BYTES = 2**32  # of all values of an image: more than a decoder should ask for at once
 NODATA = 42113  # GDAL's tag of a TIFF
+DEFLATED = b"1.2.840.10008.1.2.1.99"  # a transfer syntax of DICOM
 ORIENTATION = 274  # of TIFF and EXIF
 BANDS = (PHOTOMETRIC.MINISBLACK, PHOTOMETRIC.RGB)  # whose samples are bands
 PNM = re.compile(rb"P[56](?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+(\d+)\s")
@@ -287,6 +289,11 @@ def _tiff(data: bytes, name: str, all_samples: bool) -> Opened | None:
         detail = f"{name}: values of the type {dtype}"
         raise RejectedPair(Reason.UNREADABLE_IMAGE, detail, "Save whole numbers or floats")
 
+    count = size[0] * size[1] * page.samplesperpixel
+    if count * dtype.itemsize > MAX_BYTES:
+        detail = f"{name}: {count * dtype.itemsize:,} bytes of values"
+        raise RejectedPair(Reason.IMAGE_TOO_LARGE, detail, "Save the bands that are needed")
+
     def load() -> Values:
         bands = _tiff_bands(page, data, name)
         return Values(
@@ -331,6 +338,9 @@ def _dicom(data: bytes, name: str) -> Opened:
         )
     from pydicom import dcmread, pixels
 
+    if DEFLATED in data[:1024]:  # which pydicom inflates whole, however large it becomes
+        detail = f"{name}: a DICOM that is deflated as a whole"
+        raise RejectedPair(Reason.UNREADABLE_IMAGE, detail, "Save it in another transfer syntax")
     dataset = dcmread(io.BytesIO(data))
     if "PixelData" not in dataset:
         raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{name}: a DICOM without an image")

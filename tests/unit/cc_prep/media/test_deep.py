@@ -259,6 +259,25 @@ def test_a_damaged_dicom() -> None:
             images.decode(data, "x")
 
 
+def test_files_that_would_fill_the_memory() -> None:
+    """Keeps away: a few bytes of a stranger that become terabytes."""
+    huge = bytearray(tiff(np.zeros((16, 16, 5), np.float64)))
+    with tifffile.TiffFile(io.BytesIO(bytes(huge))) as file:
+        tags = file.pages.first.tags
+        for tag, value in ((256, 8000), (257, 8000), (277, 60_000)):
+            at = tags[tag].valueoffset
+            huge[at : at + 4] = (
+                value.to_bytes(4, "little")
+                if tag != 277
+                else (value.to_bytes(2, "little") + bytes(huge[at + 2 : at + 4]))
+            )
+    with pytest.raises(RejectedPair, match=r"^image too large: x: "):
+        images.decode(bytes(huge), "x")
+    deflated = dicom(CT).replace(b"1.2.840.10008.1.2.1\0", b"1.2.840.10008.1.2.1.99\0\0", 1)
+    with pytest.raises(RejectedPair, match="is deflated as a whole"):
+        images.decode(deflated, "x")
+
+
 def test_a_compression_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: "requires the 'imagecodecs' package", which no user of ours is to know."""
     monkeypatch.setattr("cc_prep.media.deep.find_spec", lambda _: None)
