@@ -76,6 +76,7 @@ class Reason(str, Enum):
     IMAGE_TOO_SMALL = "image too small"
     IMAGE_TOO_LARGE = "image too large"
     SIZES_DIFFER = "sizes differ"
+    NOT_REGISTERED = "not registered"
     SIZE_NOT_DIVISIBLE = "size not divisible"
     CAPTION_TOO_LONG = "caption too long"
     UNREADABLE_SEQUENCE = "unreadable sequence"

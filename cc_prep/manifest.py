@@ -14,6 +14,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -99,6 +100,22 @@ class ImageValues(Section):
         ):
             raise ValueError(f"one of {', '.join(SCALES)}, or black and white as [low, high]")
         return scale
+
+
+with warnings.catch_warnings():
+    # pydantic warns of a key `register`, since the class of its classes has a method called so.
+    warnings.simplefilter("ignore", UserWarning)
+
+    class Pairs(Section):
+        """What is done where the two images of a pair do not lie on each other.
+
+        Attributes:
+            register: The motion by which the image after is moved onto the one before.
+            resize: Of two sizes the larger one is resized to the smaller.
+        """
+
+        register: Literal["none", "translation", "affine", "homography"] = "none"
+        resize: bool = False
 
 
 class Rasters(Section):
@@ -407,6 +424,7 @@ class Manifest(Section):
     outside_root: bool = Field(default=False, exclude=True)
     image_size: Annotated[int, Field(ge=16, le=8192)] | None = 224
     image: ImageValues = ImageValues()
+    pairs: Pairs = Pairs()
     video: Video = Video()
     rasters: Rasters = Rasters()
     captions: Captions = Captions()
@@ -425,6 +443,12 @@ class Manifest(Section):
     # alone knows its keys.
     train: dict[str, Any] = Field(default_factory=dict, exclude=True)
     source: str = Field(default="", exclude=True)
+
+    @model_validator(mode="after")
+    def _truth_fits(self) -> Manifest:
+        if self.interpolate.method == TRUTH and self.pairs.register != "none":
+            raise ValueError("pairs.register moves an image, and interpolate.method=truth does not")
+        return self
 
     @field_validator("splits")
     @classmethod

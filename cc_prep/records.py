@@ -322,6 +322,8 @@ class FrameSequence:
         mask, mask_before, mask_after: Class ids uint8 [H, W], 0 unchanged and 1 … K the classes of
             `pair.mask_classes`: the union, what vanished (as in before), what appeared (as in
             after). None if not known; without the union the sides are None too.
+        registration: By which motion the image after was laid on the one before, as
+            `cc_prep.media.registration.Registration.to_json` says it.
     """
 
     pair: ImagePair
@@ -330,6 +332,7 @@ class FrameSequence:
     mask: np.ndarray | None = None
     mask_before: np.ndarray | None = None
     mask_after: np.ndarray | None = None
+    registration: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

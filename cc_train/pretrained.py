@@ -12,11 +12,10 @@ import numpy as np
 import torch
 
 from cc_prep.errors import JobFailed, UserError
-from cc_prep.manifest import ImageValues
 from cc_train import loading
 from cc_train.captioner import Caption, CaptionModel, Inputs
 from cc_train.data import image_pairs
-from cc_train.data.image_pairs import Image, Scale
+from cc_train.data.image_pairs import Image, Reading, Scale
 from cc_train.runs import stored_run
 from cc_train.sharing import export, hub
 from cc_train.training.settings import pick_device
@@ -100,6 +99,8 @@ class Captioner:
         beams: int = 1,
         bands: Sequence[int] | None = None,
         scale: Scale = "dtype",
+        register: str = "none",
+        resize: bool = False,
     ) -> Caption: ...
 
     @overload
@@ -112,6 +113,8 @@ class Captioner:
         batch_size: int = 32,
         bands: Sequence[int] | None = None,
         scale: Scale = "dtype",
+        register: str = "none",
+        resize: bool = False,
     ) -> list[Caption]: ...
 
     def __call__(
@@ -124,14 +127,16 @@ class Captioner:
         batch_size: int = 32,
         bands: Sequence[int] | None = None,
         scale: Scale = "dtype",
+        register: str = "none",
+        resize: bool = False,
     ) -> Caption | list[Caption]:
         """The caption of a pair, or the captions of a list of pairs, in their order.
 
         Args:
             before, after: Images as `cc_train.data.image_pairs.Image` has them: paths, URLs, arrays
                 [H, W, 3] RGB, [H, W] grey or [H, W, bands], PIL images. Both images of a pair have
-                one size; they are resized to `inputs.size`. In place of both, `before` may be a
-                list of such pairs.
+                one size, unless `resize` is given; they are resized to `inputs.size`. In place of
+                both, `before` may be a list of such pairs.
             beams: 1 is greedy; more fills `Caption.beams`, and gives no confidence, which is that
                 of greedy sentences.
             batch_size: Pairs that go through the network at once. A mask, where the system gives
@@ -139,20 +144,23 @@ class Captioner:
             bands: The number of one band for grey, or of those of red, green and blue, from 1.
             scale: What is black and white, as `image.scale` of a manifest: "dtype", "percentile",
                 "per_band", or two numbers.
+            register: The motion by which the image after is moved onto the one before, as
+                `pairs.register` of a manifest: "translation", "affine" or "homography".
+            resize: Whether the larger of two images is resized to the smaller.
 
         Raises:
             UserError: For what is no image or would be one grey, for a pair whose images differ in
-                size, and for numbers below 1.
+                size or cannot be registered, and for numbers below 1.
         """
         for name, number in (("beams", beams), ("batch_size", batch_size)):
             if number < 1:
                 raise UserError(f"{name}={number}", "Give 1 or more")
-        values = image_pairs.values_of(bands, scale)
+        reading = Reading.of(bands, scale, register, resize)
         if after is not None:
-            return self._captions([(before, after)], beams, values)[0]  # type: ignore[list-item]
+            return self._captions([(before, after)], beams, reading)[0]  # type: ignore[list-item]
         pairs = _listed(before)
         batches = (pairs[first : first + batch_size] for first in range(0, len(pairs), batch_size))
-        return [caption for batch in batches for caption in self._captions(batch, beams, values)]
+        return [caption for batch in batches for caption in self._captions(batch, beams, reading)]
 
     def caption_each(
         self,
@@ -162,25 +170,27 @@ class Captioner:
         beams: int = 1,
         bands: Sequence[int] | None = None,
         scale: Scale = "dtype",
+        register: str = "none",
+        resize: bool = False,
     ) -> list[Caption | UserError | JobFailed]:
         """The captions of one batch of pairs, in their order, and the error of each other pair.
 
         An error of one pair is returned in that pair's place, and the others have captions. For the
         arguments see `__call__`.
         """
-        values = image_pairs.values_of(bands, scale)
+        reading = Reading.of(bands, scale, register, resize)
         batch: list[np.ndarray | UserError | JobFailed] = []
         for pair in pairs:
             try:
-                batch.append(image_pairs.stack([pair], self.inputs.size, values))
+                batch.append(image_pairs.stack([pair], self.inputs.size, reading))
             except (UserError, JobFailed) as error:  # the second of a store that does not answer
                 batch.append(error)
         pixels = [one for one in batch if isinstance(one, np.ndarray)]
         captions = iter(self._captions_of(np.concatenate(pixels), beams) if pixels else [])
         return [next(captions) if isinstance(one, np.ndarray) else one for one in batch]
 
-    def _captions(self, pairs: Sequence[Pair], beams: int, values: ImageValues) -> list[Caption]:
-        return self._captions_of(image_pairs.stack(pairs, self.inputs.size, values), beams)
+    def _captions(self, pairs: Sequence[Pair], beams: int, reading: Reading) -> list[Caption]:
+        return self._captions_of(image_pairs.stack(pairs, self.inputs.size, reading), beams)
 
     def _captions_of(self, pixels: np.ndarray, beams: int) -> list[Caption]:
         """pixels: uint8 [B, 2, H, W, 3] RGB of the size of `inputs`."""

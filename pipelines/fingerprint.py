@@ -19,7 +19,7 @@ from cc_prep.weights.folders import identify
 from pipelines.state import sources
 
 # The manifest's keys that decide which pairs are in which shard, and the pixels of their images.
-PLAN_KEYS = ("name", "layout", "image_size", "image", "shards")
+PLAN_KEYS = ("name", "layout", "image_size", "image", "pairs", "shards")
 # The manifest's keys that decide the bytes of each kind of folder.
 CHANGE_KEYS = (*PLAN_KEYS, "changes")
 SEQUENCE_KEYS = (*PLAN_KEYS, "interpolate")

@@ -105,7 +105,7 @@ def open(
         UserError: For an unknown name or split, and for a folder that does not hold the data.
     """
     manifest = manifests.load(name, root=root)
-    return LoadedPairs(manifest.root, pairs(manifest, split), size, manifest.image)
+    return LoadedPairs(manifest.root, pairs(manifest, split), size, manifest.image, manifest.pairs)
 
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:

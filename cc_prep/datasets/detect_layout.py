@@ -30,7 +30,7 @@ TEMPLATES = {
 # Sections about the data itself, which a manifest of another data set must not decide.
 OF_DATA = (
     "name", "layout", "root", "splits", "table", "split_file", "exclude", "outside_root",
-    "captions", "levir", "masks", "video", "rasters", "image",
+    "captions", "levir", "masks", "video", "rasters", "image", "pairs",
 )  # fmt: skip
 MAX_LISTED = 8
 OWN_TABLE = (

@@ -9,10 +9,10 @@ from typing import overload
 import numpy as np
 
 from cc_prep import storage
-from cc_prep.manifest import ImageValues
+from cc_prep.manifest import ImageValues, Pairs
 from cc_prep.records import ImagePair
 
-DEFAULT = ImageValues()
+VALUES, PAIRS = ImageValues(), Pairs()
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class LoadedPairs(Sequence[LoadedPair]):
         records: All pairs without their images.
         size: Images are resized to size × size px; None leaves them as they are.
         values: Which bands are read, and what is black and white.
+        pairs: How images that do not lie on each other are treated.
     """
 
     def __init__(
@@ -59,9 +60,11 @@ class LoadedPairs(Sequence[LoadedPair]):
         root: str,
         records: Sequence[ImagePair],
         size: int | None,
-        values: ImageValues = DEFAULT,
+        values: ImageValues = VALUES,
+        pairs: Pairs = PAIRS,
     ) -> None:
-        self.root, self.records, self.size, self.values = root, list(records), size, values
+        self.root, self.records, self.size = root, list(records), size
+        self.values, self.pairs = values, pairs
 
     def __len__(self) -> int:
         return len(self.records)
@@ -74,7 +77,7 @@ class LoadedPairs(Sequence[LoadedPair]):
 
     def __getitem__(self, index: int | slice) -> LoadedPair | LoadedPairs:
         if isinstance(index, slice):
-            return LoadedPairs(self.root, self.records[index], self.size, self.values)
+            return LoadedPairs(self.root, self.records[index], self.size, self.values, self.pairs)
         return self._load(self.records[index])
 
     def __iter__(self) -> Iterator[LoadedPair]:
@@ -82,14 +85,17 @@ class LoadedPairs(Sequence[LoadedPair]):
 
     def _load(self, record: ImagePair) -> LoadedPair:
         # Imported here because those who only list pairs do without OpenCV.
-        from cc_prep.media import images, masks
+        from cc_prep.media import images, masks, registration
 
         paths = [storage.resolve(self.root, path) for path in (record.before, record.after)]
         stored = images.read_together(paths, None, self.values)
         sizes = masks.ImageSizes(*(pixels.shape[:2] for pixels in stored))
-        before, after = (_writable(images.resize(pixels, self.size)) for pixels in stored)
+        *both, found = registration.on_one_grid(stored[0], stored[1], self.pairs)
+        before, after = (_writable(images.resize(pixels, self.size)) for pixels in both)
         height, width = before.shape[:2]
-        known_masks = masks.of_pair(self.root, record, height, width, sizes=sizes)
+        known_masks = masks.of_pair(
+            self.root, record, height, width, sizes=sizes, registration=found
+        )
         if after.shape != before.shape:
             height, width = after.shape[:2]
             of_after = masks.of_pair(self.root, record, height, width, sizes=sizes)

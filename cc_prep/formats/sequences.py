@@ -42,6 +42,7 @@ PAIR_FIELDS = (
     "facts",
 )
 GEOREFERENCE = "georeference"  # a key of tiles of rasters alone
+REGISTRATION = "registration"  # a key of registered pairs alone
 CODECS = ("png", "jpg", "webp")
 FRAME_MEMBER = re.compile(rf"(?P<kind>[ft])(?P<number>[0-9]{{2}})\.({'|'.join(CODECS)})")
 # Of the masks, in training shards too. Each is a grey PNG of class ids in the size of the frames:
@@ -151,6 +152,7 @@ def encode(
         "codec": codec,
         "interpolator": interpolator,
         **mask_meta,
+        **registration_meta(sequence),
     }
     members = {"json": json.dumps(meta, sort_keys=True, ensure_ascii=False).encode()}
     with ThreadPoolExecutor(threads) as pool:
@@ -193,6 +195,11 @@ def pair_meta(pair: ImagePair) -> dict[str, Any]:
     record = {**pair.to_json(), "before": before, "after": after}
     meta = {"key": pair.key, **{name: record[name] for name in PAIR_FIELDS}}
     return meta if pair.georeference is None else {**meta, GEOREFERENCE: pair.georeference}
+
+
+def registration_meta(sequence: FrameSequence) -> dict[str, Any]:
+    """What the JSON says of a pair that was registered."""
+    return {} if sequence.registration is None else {REGISTRATION: sequence.registration}
 
 
 def encode_masks(sequence: FrameSequence) -> tuple[dict[str, Any], dict[str, bytes]]:

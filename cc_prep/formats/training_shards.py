@@ -196,6 +196,7 @@ def encode(
         "width": width,
         **processing_meta,
         **mask_meta,
+        **sequences.registration_meta(sequence),
     }
     if features is not None:
         meta["features"] = features.meta()

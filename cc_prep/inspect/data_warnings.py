@@ -130,7 +130,7 @@ def of_resized(pairs: Iterable[ImagePair], sizes: Mapping[str, str]) -> Iterator
     if listed:
         yield (
             f"{_have(listed, 'pair')} images of two sizes: {_first(listed)}. Each image is resized "
-            "to image_size by itself; cc-train caption refuses such pairs, so resize yours first"
+            "to image_size by itself; cc-train caption takes such pairs with --resize alone"
         )
 
 

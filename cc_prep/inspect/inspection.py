@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cc_prep import datasets
+from cc_prep import datasets, storage
 from cc_prep.datasets import exclusions
 from cc_prep.datasets.every_image import read_every_image
 from cc_prep.datasets.exclusions import Exclusion
@@ -21,7 +21,8 @@ from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.inspect import audit, data_warnings
 from cc_prep.manifest import Manifest
 from cc_prep.media import masks
-from cc_prep.media.images import FRAME, has_transparent_pixels
+from cc_prep.media.images import FRAME, has_transparent_pixels, read_together
+from cc_prep.media.registration import on_one_grid
 from cc_prep.progress import Progress, no_progress
 from cc_prep.records import ImagePair
 from cc_prep.steps import pair_checks
@@ -168,7 +169,7 @@ def _look_at_images(
     shown = {reference: image for reference, image in found.read.items() if reference in ends}
     sizes = {reference: pair_checks.shown(image.size) for reference, image in shown.items()}
     inspection.image_sizes = dict(Counter(sizes.values()).most_common())
-    if manifest.image_size is not None:  # both are made squares of it
+    if manifest.image_size is not None and not manifest.pairs.resize:  # both are made squares of it
         inspection.notes += data_warnings.of_resized(pairs, sizes)
     inspection.notes += data_warnings.of_dark(
         [reference for reference, image in shown.items() if image.is_dark]
@@ -260,12 +261,15 @@ def _look_for_rejects(
         reasons[pair.name] += [error.reason for error in errors]
         if manifest.image_size is None and all(image in images.read for image in references):
             before, after, *truth = (images.read[reference].size for reference in references)
+            if manifest.pairs.resize:
+                before = after = (min(before[0], after[0]), min(before[1], after[1]))
             check(pair, pair_checks.check_sizes, before, after, truth)
             check(pair, pair_checks.check_codec, before, manifest.interpolate.codec)
             check(pair, pair_checks.check_keyframes, before, manifest.keyframes)
             for multiple in multiples:
                 check(pair, pair_checks.check_divisible, before, multiple)
-    for pair, error in _of_features(manifest, examined):
+    there = [pair for pair in examined if {pair.before, pair.after} <= images.read.keys()]
+    for pair, error in (*_of_registration(manifest, there), *_of_features(manifest, examined)):
         reasons[pair.name].append(error.reason)
         inspection.faults.append(f"{pair.name}: {error}")
     inspection.rejected = [name for name, found in reasons.items() if found]
@@ -282,6 +286,28 @@ def _multiples(manifest: Manifest, inspection: Inspection) -> list[Multiple]:
     except UserError as error:
         inspection.notes.append(f"whether the networks take images of these sizes: {error}")
         return []
+
+
+def _of_registration(
+    manifest: Manifest, pairs: list[ImagePair]
+) -> Iterable[tuple[ImagePair, RejectedPair]]:
+    """The pairs whose images a job cannot lay on each other, and why."""
+    if manifest.pairs.register == "none":
+        return
+
+    def look(pair: ImagePair) -> RejectedPair | None:
+        paths = [storage.resolve(manifest.root, path) for path in (pair.before, pair.after)]
+        try:
+            before, after = read_together(paths, None, manifest.image)
+            on_one_grid(before, after, manifest.pairs)
+        except RejectedPair as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for pair, error in zip(pairs, pool.map(look, pairs), strict=True):
+            if error is not None:
+                yield pair, error
 
 
 def _of_features(

@@ -33,7 +33,9 @@ LEAST_SHARE = 1 / 15
 MIDDLE = (0.1, 99.9)  # percentiles between which it fills it: not a few dead or dazzled pixels
 PERCENTILES = (2.0, 98.0)  # black and white of `percentile` and `per_band`, as GIS programs draw
 MAX_SAMPLES = 2**20  # values of a band of which percentiles are taken
+MAX_BYTES = 2**32  # of all values of an image: more than a decoder should ask for at once
 NODATA = 42113  # GDAL's tag of a TIFF
+DEFLATED = b"1.2.840.10008.1.2.1.99"  # a transfer syntax of DICOM
 ORIENTATION = 274  # of TIFF and EXIF
 BANDS = (PHOTOMETRIC.MINISBLACK, PHOTOMETRIC.RGB)  # whose samples are bands
 PNM = re.compile(rb"P[56](?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+(\d+)\s")
@@ -114,8 +116,8 @@ def limits(images: Sequence[Values], settings: ImageValues) -> np.ndarray:
         images: Of the same bands, as `choose` gives them.
 
     Raises:
-        RejectedPair: For values that are no finite numbers, that a scale would make one grey, and
-            for images with other numbers of bands.
+        RejectedPair: For values that are no finite numbers or that a scale would make one grey,
+            and for images with other numbers of bands or, where the type decides, of two types.
     """
     counts = {image.bands.shape[2] for image in images}
     if len(counts) > 1:
@@ -199,12 +201,21 @@ def _of_type(images: Sequence[Values], samples: Sequence[list[np.ndarray]]) -> t
 
     Floats and 32 bits go to 1 (floats alone), 255 or 65535: the smallest of these that they pass by
     half at most, as resampling does; larger ones to the largest value of their type.
+
+    Raises:
+        RejectedPair: For images of two types, whose values do not mean the same.
     """
     if images[0].window is not None:
         return images[0].window
-    whites = [image.white for image in images if image.white is not None]
-    if len(whites) == len(images):
-        return 0.0, max(whites)
+    whites = {image.white for image in images}
+    if len(whites) > 1:
+        what = " and ".join(str(image.bands.dtype) for image in images[:2])
+        raise RejectedPair(
+            Reason.UNREADABLE_IMAGE, f"{images[0].name}: images of two types ({what})", REMEDY
+        )
+    [white] = whites
+    if white is not None:
+        return 0.0, white
     dtypes = {image.bands.dtype for image in images}
     tops = [1.0] if any(dtype.kind == "f" for dtype in dtypes) else []
     tops += [255.0, 65535.0] if tops else [65535.0]
@@ -278,6 +289,11 @@ def _tiff(data: bytes, name: str, all_samples: bool) -> Opened | None:
         detail = f"{name}: values of the type {dtype}"
         raise RejectedPair(Reason.UNREADABLE_IMAGE, detail, "Save whole numbers or floats")
 
+    count = size[0] * size[1] * page.samplesperpixel
+    if count * dtype.itemsize > MAX_BYTES:
+        detail = f"{name}: {count * dtype.itemsize:,} bytes of values"
+        raise RejectedPair(Reason.IMAGE_TOO_LARGE, detail, "Save the bands that are needed")
+
     def load() -> Values:
         bands = _tiff_bands(page, data, name)
         return Values(
@@ -302,7 +318,7 @@ def _tiff_bands(page: tifffile.TiffPage, data: bytes, name: str) -> np.ndarray:
     if find_spec("rasterio") is not None:
         from rasterio.io import MemoryFile
 
-        with MemoryFile(data) as file, file.open() as raster:
+        with MemoryFile(data) as file, file.open(driver="GTiff") as raster:
             return np.ascontiguousarray(np.moveaxis(raster.read(), 0, -1))
     if page.samplesperpixel == 1:
         with Image.open(io.BytesIO(data)) as image:
@@ -322,6 +338,9 @@ def _dicom(data: bytes, name: str) -> Opened:
         )
     from pydicom import dcmread, pixels
 
+    if DEFLATED in data[:1024]:  # which pydicom inflates whole, however large it becomes
+        detail = f"{name}: a DICOM that is deflated as a whole"
+        raise RejectedPair(Reason.UNREADABLE_IMAGE, detail, "Save it in another transfer syntax")
     dataset = dcmread(io.BytesIO(data))
     if "PixelData" not in dataset:
         raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{name}: a DICOM without an image")

@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 from cc_prep import storage
 from cc_prep.errors import Reason, RejectedPair
 from cc_prep.media import deep, images, scenes
+from cc_prep.media.registration import Registration
 from cc_prep.records import EMPTY_MASK, ImagePair
 
 Size = tuple[int, int]  # height and width in px
@@ -79,7 +80,13 @@ class StoredMask:
 
 
 def of_pair(
-    root: str, pair: ImagePair, height: int, width: int, *, sizes: ImageSizes = UNKNOWN_SIZES
+    root: str,
+    pair: ImagePair,
+    height: int,
+    width: int,
+    *,
+    sizes: ImageSizes = UNKNOWN_SIZES,
+    registration: Registration | None = None,
 ) -> Masks:
     """The masks that a pair names, in the size of its frames. Raises RejectedPair.
 
@@ -87,12 +94,15 @@ def of_pair(
         height, width: Of the frames. Where the data set has the two sides and no union, it is made
             of them: where both have a class, it is that of the after image. Of maps of land cover,
             places of the same class on both sides count as unchanged, also beside a union.
+        registration: By which the image after was moved, and so its mask is.
     """
 
     def in_size(mask: StoredMask | None) -> np.ndarray | None:
         return None if mask is None else fitted(mask.ids, height, width)
 
     union, before, after = map(in_size, _read_all(root, pair, (height, width), sizes))
+    if registration is not None and after is not None:
+        after = registration.applied_to_mask(after)
     if before is not None and after is not None:
         if pair.land_cover:
             same = before == after

@@ -170,11 +170,27 @@ class Scene:
         raster, window = self._rasters[number], _window(tile)
         try:
             stored = raster.read(self._bands[number], window=window)
-            has_data = raster.dataset_mask(window=window) == 255
+            has_data = _has_data(raster, stored, window)
         except Exception as error:  # of a damaged file
             raise _rejected(f"{self.paths[number]}: {first_line(error)}") from None
         values = Values(np.moveaxis(stored, 0, -1), self.paths[number])
         return deep.to_rgb(values, self._limits), has_data
+
+
+def _has_data(raster: Any, stored: np.ndarray, window: Any) -> np.ndarray:
+    """Where a raster has data in a window, bool [H, W]; stored: its values there, [bands, H, W]."""
+    from rasterio.enums import ColorInterp
+    from rasterio.vrt import WarpedVRT
+
+    if not isinstance(raster, WarpedVRT):
+        return np.asarray(raster.dataset_mask(window=window) == 255)
+    # Its mask is made of the whole raster at each call.
+    if ColorInterp.alpha in raster.colorinterp:
+        alpha = raster.read(raster.colorinterp.index(ColorInterp.alpha) + 1, window=window)
+        return np.asarray(alpha == np.iinfo(alpha.dtype).max)
+    nodata = raster.nodata
+    is_there = ~np.isnan(stored) if np.isnan(nodata) else stored != nodata
+    return np.asarray(is_there.any(axis=0))
 
 
 def _gdal() -> Any:
@@ -238,7 +254,9 @@ def _warped(raster: Any, grid: Any, resampling: Any = None) -> Any:
     there = grid.bounds
     if left >= there.right or right <= there.left or bottom >= there.top or top <= there.bottom:
         raise _rejected(f"{grid.name} and {raster.name}: rasters of two places")
-    has_alpha = ColorInterp.alpha in raster.colorinterp
+    nodata, has_alpha = raster.nodata, ColorInterp.alpha in raster.colorinterp
+    if nodata is None and not has_alpha and np.dtype(raster.dtypes[0]).kind == "f":
+        nodata = np.nan
     return WarpedVRT(
         raster,
         crs=grid.crs,
@@ -246,7 +264,8 @@ def _warped(raster: Any, grid: Any, resampling: Any = None) -> Any:
         width=grid.width,
         height=grid.height,
         resampling=Resampling.bilinear if resampling is None else resampling,
-        add_alpha=raster.nodata is None and not has_alpha,
+        nodata=nodata,
+        add_alpha=nodata is None and not has_alpha,
         warp_mem_limit=64,
     )
 
@@ -255,6 +274,8 @@ def _bands(raster: Any, values: ImageValues) -> list[int]:
     """Numbers of the bands that become grey or RGB. Raises RejectedPair."""
     from rasterio.enums import ColorInterp
 
+    if ColorInterp.palette in raster.colorinterp:
+        raise _rejected(f"{raster.name}: has a palette", "Save it as RGB")
     colours = sum(kind != ColorInterp.alpha for kind in raster.colorinterp)
     every = Values(np.empty((1, 1, colours)), raster.name)
     deep.choose(every, values)

@@ -24,6 +24,7 @@ from cc_prep.media import images, masks
 from cc_prep.media.deep import Values
 from cc_prep.media.flow import MEDIUM, OpticalFlow, grey
 from cc_prep.media.masks import NO_MASKS, ImageSizes, Masks
+from cc_prep.media.registration import Registration, on_one_grid
 from cc_prep.media.video_frames import VideoFrames
 from cc_prep.records import FrameSequence, ImagePair
 from cc_prep.steps import pair_checks
@@ -294,12 +295,17 @@ PAIRS_PER_BATCH = {"cpu": 1, "cuda": 8}
 
 @dataclass(frozen=True)
 class DecodedPair:
-    """The images of a pair, uint8 [H, W, 3] each: both ends, true frames by number, and masks."""
+    """The images of a pair, uint8 [H, W, 3] each: both ends, true frames by number, and masks.
+
+    Attributes:
+        registration: By which motion `after` was laid on `before`.
+    """
 
     before: np.ndarray
     after: np.ndarray
     truth: dict[int, np.ndarray] = field(default_factory=dict)
     masks: Masks = NO_MASKS
+    registration: Registration | None = None
 
 
 class Interpolate(StagedStep):
@@ -317,7 +323,9 @@ class Interpolate(StagedStep):
         super().__init__(manifest, digests, device)
         settings = manifest.interpolate
         self.takes_truth = settings.method == TRUTH
-        self.with_truth = self.takes_truth or (with_truth and settings.keep_truth)
+        # True frames lie between the images as they are, and not as they are registered.
+        keeps_truth = settings.keep_truth and manifest.pairs.register == "none"
+        self.with_truth = self.takes_truth or (with_truth and keeps_truth)
         self.pairs_per_batch = settings.pairs_per_batch or PAIRS_PER_BATCH[device]
         self.meta: dict[str, object] = {"method": settings.method, "depth": settings.depth}
         tensors = None
@@ -368,7 +376,8 @@ class Interpolate(StagedStep):
 
         def sequence(read: DecodedPair, number: int, pair: ImagePair) -> FrameSequence:
             truth = {} if self.takes_truth else read.truth
-            return FrameSequence(pair, frames[number], truth, *read.masks)
+            found = None if read.registration is None else read.registration.to_json()
+            return FrameSequence(pair, frames[number], truth, *read.masks, found)
 
         return map_accepted(sequence, inputs, range(len(inputs)), pairs)
 
@@ -407,22 +416,29 @@ class Interpolate(StagedStep):
             truth = pair_checks.true_frames(pair, settings.depth) if self.with_truth else {}
             pixels, stored_sizes = self._images([pair.before, pair.after, *truth.values()])
             before, after, *between = pixels
+            before, after, registration = on_one_grid(before, after, self.manifest.pairs)
+            side = self.manifest.image_size
+            before, after, *between = (
+                images.resize(one, side) for one in (before, after, *between)
+            )
             size = before.shape[:2]
             pair_checks.check_sizes(size, after.shape[:2], (frame.shape[:2] for frame in between))
             pair_checks.check_codec(size, settings.codec)
             truth_frames = dict(zip(truth, between, strict=True))
             if not settings.keep_truth:
-                return DecodedPair(before, after, truth_frames)
+                return DecodedPair(before, after, truth_frames, registration=registration)
             sizes = ImageSizes(*stored_sizes[:2])
-            known_masks = masks.of_pair(self.manifest.root, pair, *size, sizes=sizes)
-            return DecodedPair(before, after, truth_frames, known_masks)
+            known_masks = masks.of_pair(
+                self.manifest.root, pair, *size, sizes=sizes, registration=registration
+            )
+            return DecodedPair(before, after, truth_frames, known_masks, registration)
         except RejectedPair as error:
             return error
 
     def _images(
         self, references: Sequence[str]
     ) -> tuple[list[np.ndarray], list[pair_checks.Size | None]]:
-        """Images of a pair in the size of the frames, and the sizes in which they are stored.
+        """Images of a pair, and the sizes in which they are stored.
 
         That of a video's frame is not known: frames that are held for later are resized.
         """
@@ -437,8 +453,7 @@ class Interpolate(StagedStep):
             else:
                 found.append(images.load(path, values))
                 sizes.append(images.size_of(found[-1]))
-        pixels = images.to_rgb(found, values)
-        return [images.resize(one, size) for one in pixels], sizes
+        return images.to_rgb(found, values), sizes
 
 
 def _true_frames(read: DecodedPair) -> np.ndarray:

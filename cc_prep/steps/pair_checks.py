@@ -50,7 +50,7 @@ def check_sizes(before: Size, after: Size, truth: Iterable[Size] = ()) -> None:
         raise RejectedPair(
             Reason.SIZES_DIFFER,
             f"{shown(before)} and {shown(after)} px",
-            "Set image_size to resize both",
+            "Set image_size to resize both, or pairs.resize to resize the larger one",
         )
     others = [size for size in truth if size != before]
     if others:

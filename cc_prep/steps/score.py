@@ -12,7 +12,7 @@ import numpy as np
 
 from cc_prep.errors import Reason, RejectedPair
 from cc_prep.formats import scores as score_rows
-from cc_prep.formats.sequences import StoredSequence
+from cc_prep.formats.sequences import REGISTRATION, StoredSequence
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest
 from cc_prep.media.images import resize
@@ -118,6 +118,7 @@ def decoded(stored: StoredSequence, with_masks: bool = False) -> FrameSequence |
     """A stored sequence without its truth, or why it is rejected."""
     try:
         known_masks = stored.masks() if with_masks else NO_MASKS
-        return FrameSequence(stored.pair(), stored.frames(), {}, *known_masks)
+        registration = stored.meta.get(REGISTRATION)
+        return FrameSequence(stored.pair(), stored.frames(), {}, *known_masks, registration)
     except (DamagedShard, ValueError) as error:
         return RejectedPair(Reason.UNREADABLE_SEQUENCE, str(error))

@@ -49,6 +49,14 @@ if TYPE_CHECKING:
     help="What is black and white in images of more than 8 bits.",
 )
 @click.option(
+    "--register",
+    type=click.Choice(["none", "translation", "affine", "homography"]),
+    default="none",
+    show_default=True,
+    help="Move the image after onto the one before, where they do not lie on each other.",
+)
+@click.option("--resize", is_flag=True, help="Resize the larger of two images to the smaller.")
+@click.option(
     "--tile",
     metavar="PX",
     type=click.IntRange(16),
@@ -84,6 +92,8 @@ def caption(
     as_json: bool,
     bands: tuple[int, ...] | None,
     scale: str | tuple[float, float],
+    register: str,
+    resize: bool,
     tile: int | None,
     overlap: int | None,
     geojson: str | None,
@@ -114,7 +124,7 @@ def caption(
       cc-train caption out/mine/captioner 2024.tif 2026.tif --tile 256 --geojson changes.geojson
     """
     from cc_train import loading
-    from cc_train.data import image_pairs
+    from cc_train.data.image_pairs import Reading
     from cc_train.data.pair_lists import read_pairs
     from cc_train.pretrained import Captioner
     from cc_train.report import overlays
@@ -128,12 +138,16 @@ def caption(
         raise UserError("--overlap and --geojson without --tile", "Give --tile too")
     if tile is not None and (shards or pairs is not None):
         raise UserError("--tile is of one pair", "Give BEFORE and AFTER")
-    values = image_pairs.values_of(bands, scale)
+    given: dict[str, Any] = {
+        "bands": bands, "scale": scale, "register": register, "resize": resize,
+    }  # fmt: skip
+    reading = Reading.of(**given)
     if shards:
         if images or pairs is not None:
             raise UserError("--shards and other pairs are both given", "Give one of them")
-        if values != image_pairs.values_of(None, "dtype"):
-            raise UserError("--bands and --scale are of images", "Leave them out with --shards")
+        if reading != Reading():
+            what = "--bands, --scale, --register and --resize are of images"
+            raise UserError(what, "Leave them out with --shards")
         _caption_samples(loading.load(run, pick_device(device)), shards, limit, beams, as_json)
         return
     if limit is not None:
@@ -143,20 +157,23 @@ def caption(
             raise UserError("images and --pairs are both given", "Give one of them")
         listed = list(read_pairs(Path(pairs)))
         captioner = Captioner.from_pretrained(run, device=device)
-        _caption_listed(captioner, listed, values, beams, as_json)
+        _caption_listed(captioner, listed, given, beams, as_json)
         return
     if images is None:
         raise UserError("no images given", "Give BEFORE and AFTER, or --pairs")
     if tile is not None:
         if mask is not None or overlay is not None:
             raise UserError("--mask and --overlay are of one image", "Leave them out with --tile")
+        if register != "none" or resize:
+            what = "--register and --resize are of two images, and rasters lie where they say"
+            raise UserError(what, "Leave them out with --tile")
         cut = (tile, tile // 8 if overlap is None else overlap)
-        _caption_scene(run, device, images, values, cut, geojson, beams, as_json)
+        _caption_scene(run, device, images, reading.image, cut, geojson, beams, as_json)
         return
     captioner = Captioner.from_pretrained(run, device=device)
-    one = captioner(*images, beams=beams, **dict(values))
+    one = captioner(*images, beams=beams, **given)
     if mask is not None or overlay is not None:
-        overlays.write(one, images, mask, overlay, values)
+        overlays.write(one, images, mask, overlay, reading)
     echo(_line(*images, one, as_json, many=False))
 
 
@@ -225,12 +242,15 @@ def _numbers(text: str | None, kind: type[int | float]) -> tuple[int | float, ..
 def _caption_listed(
     captioner: Captioner,
     listed: Sequence[tuple[str, str]],
-    values: ImageValues,
+    reading: dict[str, Any],
     beams: int,
     as_json: bool,
 ) -> None:
     """Prints a sentence for each pair of a list. A pair without readable images has its error on
     standard error, and with `as_json` a record too; raises JobFailed for such pairs at the end.
+
+    Args:
+        reading: Arguments of `Captioner`, by which images are read.
     """
     from cc_train.captioner import Caption
     from cc_train.evaluation.predict import BATCH
@@ -238,7 +258,7 @@ def _caption_listed(
     failed = 0
     for first in range(0, len(listed), BATCH):
         part = listed[first : first + BATCH]
-        outcomes = captioner.caption_each(part, beams=beams, **dict(values))
+        outcomes = captioner.caption_each(part, beams=beams, **reading)
         for number, (pair, one) in enumerate(zip(part, outcomes, strict=True), first + 1):
             if isinstance(one, Caption):
                 echo(_line(*pair, one, as_json, many=True))

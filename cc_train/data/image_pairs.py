@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import PIL.Image
 
 from cc_prep import settings
 from cc_prep.errors import Reason, RejectedPair, UserError
-from cc_prep.manifest import ImageValues
-from cc_prep.media import images, video
-from cc_prep.media.deep import AS_STORED, Values
+from cc_prep.manifest import ImageValues, Pairs
+from cc_prep.media import images, registration, video
+from cc_prep.media.deep import Values
 from cc_prep.redaction import without_credentials
 
 Image: TypeAlias = "str | os.PathLike[str] | np.ndarray | PIL.Image.Image"
@@ -26,7 +26,7 @@ Scale: TypeAlias = "str | tuple[float, float]"
 REMEDIES = {
     Reason.MISSING_IMAGE: "Check the path",
     Reason.IMAGE_TOO_SMALL: "Give a larger image",
-    Reason.IMAGE_TOO_LARGE: "Shrink it first",
+    Reason.IMAGE_TOO_LARGE: "Shrink it first, or caption its tiles (--tile)",
     Reason.UNREADABLE_VIDEO: "Name a frame that it has, such as VIDEO#frame=0",
 }
 # What is no image: a file that cannot be opened, one that is no image, an array or PIL image.
@@ -35,16 +35,37 @@ NO_IMAGE = "Save it again, as PNG or JPEG"
 NO_ARRAY = "Give numbers [H, W, 3] RGB, [H, W] grey or [H, W, bands], such as uint8, 0 to 255"
 
 
-def values_of(bands: Sequence[int] | None, scale: Scale) -> ImageValues:
-    """How images are read, as `image` of a manifest. Raises UserError."""
-    given = {"bands": bands if bands is None else tuple(bands), "scale": scale}
-    return settings.build(ImageValues, given, "bands and scale", "docs/rasters.md")
+class Reading(NamedTuple):
+    """How the images of a pair are read, as `image` and `pairs` of a manifest say it."""
+
+    image: ImageValues = ImageValues()
+    pairs: Pairs = Pairs()
+
+    @classmethod
+    def of(
+        cls,
+        bands: Sequence[int] | None = None,
+        scale: Scale = "dtype",
+        register: str = "none",
+        resize: bool = False,
+    ) -> Reading:
+        """That of the arguments of `Captioner`. Raises UserError."""
+        image = {"bands": bands if bands is None else tuple(bands), "scale": scale}
+        pairs = {"register": register, "resize": resize}
+        page = "docs/rasters.md"
+        return cls(
+            settings.build(ImageValues, image, "bands and scale", page),
+            settings.build(Pairs, pairs, "register and resize", page),
+        )
+
+
+AS_STORED = Reading()
 
 
 def stack(
     pairs: Sequence[tuple[Image, Image]],
     size: tuple[int, int],
-    values: ImageValues = AS_STORED,
+    reading: Reading = AS_STORED,
 ) -> np.ndarray:
     """Pairs as one batch, uint8 [B, 2, H, W, 3] RGB.
 
@@ -52,29 +73,31 @@ def stack(
 
     Args:
         size: Height and width in px.
-        values: Which bands are read, and what is black and white, for both images of a pair alike.
+        reading: How the images are read, both of a pair alike.
 
     Raises:
         UserError: For anything that is no image, and for a pair whose images differ in size.
     """
-    return np.stack([_pair(before, after, size, values) for before, after in pairs])
+    return np.stack([_pair(before, after, size, reading) for before, after in pairs])
 
 
-def in_own_size(before: Image, after: Image, values: ImageValues = AS_STORED) -> np.ndarray:
+def in_own_size(before: Image, after: Image, reading: Reading = AS_STORED) -> np.ndarray:
     """Both images as they are, uint8 [2, H, W, 3] RGB. Raises UserError, see `stack`."""
     sides = [(_name(image, side), image) for image, side in ((before, "before"), (after, "after"))]
     names = (sides[0][0], sides[1][0])
-    stored = [_stored(image, name, values) for name, image in sides]
+    stored = [_stored(image, name, reading.image) for name, image in sides]
     try:
-        pixels = images.to_rgb(stored, values)
+        rgb = images.to_rgb(stored, reading.image)
+        *pixels, _ = registration.on_one_grid(rgb[0], rgb[1], reading.pairs)
     except RejectedPair as error:
-        raise _user_error(error, next((n for n in names if n in error.detail), ""), "") from None
+        named = next((name for name in names if name in error.detail), " and ".join(names))
+        raise _user_error(error, named, "") from None
     require_one_size(pixels, names)
     return np.stack(pixels)
 
 
-def _pair(before: Image, after: Image, size: tuple[int, int], values: ImageValues) -> np.ndarray:
-    pixels = in_own_size(before, after, values)
+def _pair(before: Image, after: Image, size: tuple[int, int], reading: Reading) -> np.ndarray:
+    pixels = in_own_size(before, after, reading)
     return np.stack([images.resize(image, size) for image in pixels])
 
 
@@ -84,7 +107,7 @@ def require_one_size(pixels: Sequence[np.ndarray], names: tuple[str, str]) -> No
     if before.shape != after.shape:
         raise UserError(
             f"{names[0]} is {_size(before)} px and {names[1]} {_size(after)} px",
-            "Give two images of one size, of the same view",
+            "Give two images of one size, of the same view, or resize them (--resize)",
         )
 
 

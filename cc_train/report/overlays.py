@@ -11,14 +11,12 @@ import numpy as np
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import TrainingSample
-from cc_prep.manifest import ImageValues
 from cc_prep.media import images
-from cc_prep.media.deep import AS_STORED
 from cc_prep.media.masks import fitted
 from cc_prep.storage import outputs
 from cc_train.captioner import Caption
 from cc_train.data import image_pairs
-from cc_train.data.image_pairs import Image
+from cc_train.data.image_pairs import AS_STORED, Image, Reading
 from cc_train.report import legend, pictures
 from cc_train.report.pictures import CODECS
 
@@ -47,14 +45,14 @@ def write(
     pair: tuple[Image, Image],
     mask: str | None,
     overlay: str | None,
-    values: ImageValues = AS_STORED,
+    reading: Reading = AS_STORED,
 ) -> None:
     """Writes the mask of a caption, and a picture of it over both images.
 
     Args:
         mask: A PNG of class ids in the images' own size.
         overlay: Before and after side by side.
-        values: How the images are read.
+        reading: How the images are read.
 
     Raises:
         UserError: For a captioner without masks.
@@ -64,7 +62,7 @@ def write(
             "this captioner predicts no masks",
             "Give chain-mini or a run of cc-train chain, or leave --mask and --overlay out",
         )
-    before_after = image_pairs.in_own_size(*pair, values)
+    before_after = image_pairs.in_own_size(*pair, reading)
     in_size = fitted(caption.mask, *before_after.shape[1:3])
     if mask is not None:
         storage.write_bytes(mask, images.encode_image(in_size, "png", 0))

@@ -165,6 +165,7 @@ def test_readme_lists_every_key_with_its_default() -> None:
     sections = {
         "": manifest.Manifest,
         "image.": manifest.ImageValues,
+        "pairs.": manifest.Pairs,
         "video.": manifest.Video,
         "rasters.": manifest.Rasters,
         "captions.": manifest.Captions,

@@ -54,6 +54,25 @@ def test_paths_arrays_and_pil_images_give_one_caption(
     assert expected.confidence > 0.5
 
 
+def test_values_and_motions_are_arguments(
+    captioner: Captioner, scene: tuple[Path, Path, Path]
+) -> None:
+    """Keeps away: an image of 16 bits or a shifted one that a program cannot caption."""
+    before, after = (np.asarray(PIL.Image.open(path).convert("RGB")) for path in scene[:2])
+    expected = captioner(before, after)
+    deep = [np.dstack([one[..., ::-1], one]).astype(np.uint16) * 9 + 40 for one in (before, after)]
+    assert captioner(*deep, bands=[3, 2, 1], scale=(40, 2335)) == expected
+    assert captioner.caption_each([(deep[0], deep[1])], bands=[4, 5, 6], scale=(40, 2335)) == [
+        expected
+    ]
+    shifted = np.roll(after, (5, -4), axis=(0, 1))
+    assert captioner(before, shifted, register="affine") != captioner(before, shifted)
+    with pytest.raises(UserError, match="bands and scale: bands: one or three numbers"):
+        captioner(before, after, bands=[1, 2])
+    with pytest.raises(UserError, match="register and resize: register"):
+        captioner(before, after, register="rigid")
+
+
 def test_lists_of_pairs_keep_their_order_whatever_the_batch(
     captioner: Captioner, scene: tuple[Path, Path, Path]
 ) -> None:

@@ -146,6 +146,15 @@ def test_both_images_of_a_pair_have_one_range(tmp_path: Any) -> None:
         assert not np.array_equal(one[:20], other[:20])
 
 
+def test_images_of_two_types_need_a_scale(tmp_path: Any) -> None:
+    """Keeps away: an image of 8 bits that is black beside one of 16."""
+    paths = [str(tmp_path / name) for name in ("a.tif", "b.tif")]
+    for path, dtype in zip(paths, (np.uint8, np.uint16), strict=True):
+        tifffile.imwrite(path, np.arange(24 * 32, dtype=np.uint16).reshape(24, 32).astype(dtype))
+    with pytest.raises(RejectedPair, match=r"images of two types \(uint8 and uint16\)"):
+        images.read_together(paths, None, ImageValues(bands=(1,)))
+
+
 def test_percentiles_of_each_band() -> None:
     """Keeps away: the bands of an image in one range, where each is to have its own."""
     low, high = np.percentile(SCENE[..., :3].reshape(-1, 3), [2, 98], axis=0)
@@ -248,6 +257,25 @@ def test_a_damaged_dicom() -> None:
     for data in (dicom(CT)[:400], dicom(CT)[:2000]):
         with pytest.raises(RejectedPair, match=r"^unreadable image: x: "):
             images.decode(data, "x")
+
+
+def test_files_that_would_fill_the_memory() -> None:
+    """Keeps away: a few bytes of a stranger that become terabytes."""
+    huge = bytearray(tiff(np.zeros((16, 16, 5), np.float64)))
+    with tifffile.TiffFile(io.BytesIO(bytes(huge))) as file:
+        tags = file.pages.first.tags
+        for tag, value in ((256, 8000), (257, 8000), (277, 60_000)):
+            at = tags[tag].valueoffset
+            huge[at : at + 4] = (
+                value.to_bytes(4, "little")
+                if tag != 277
+                else (value.to_bytes(2, "little") + bytes(huge[at + 2 : at + 4]))
+            )
+    with pytest.raises(RejectedPair, match=r"^image too large: x: "):
+        images.decode(bytes(huge), "x")
+    deflated = dicom(CT).replace(b"1.2.840.10008.1.2.1\0", b"1.2.840.10008.1.2.1.99\0\0", 1)
+    with pytest.raises(RejectedPair, match="is deflated as a whole"):
+        images.decode(deflated, "x")
 
 
 def test_a_compression_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,6 +116,26 @@ def test_places_without_data_in_one_raster_are_black_in_both(tmp_path: Path) -> 
     assert scene.read(Tile(0, 0, 64, 64)) is None
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint16", "float32"])
+@pytest.mark.parametrize("nodata", [None, 0])
+def test_a_reprojected_raster_ends_where_it_ends(
+    tmp_path: Path, dtype: str, nodata: int | None
+) -> None:
+    """Keeps away: black beside a raster after that is smaller, and a change there, by its type."""
+    values = (smooth(1) / 16).astype(dtype)
+    here = write(tmp_path / "a.tif", values)
+    east = from_origin(600_003, 5_200_000, 10, 10)
+    part = write(tmp_path / "b.tif", values[:, :100], UTM, east, nodata=nodata)
+    scene = Scene(here, part, ImageValues(scale=(60.0, 200.0)))
+    both = scene.read(Tile(64, 0, 64, 64))
+    assert both is not None
+    shown = [image.any(axis=2) for image in both]
+    assert np.array_equal(*shown)
+    assert shown[0][:, :34].all()
+    assert not shown[0][:, 38:].any()
+    assert scene.read(Tile(90, 0, 64, 64)) is None
+
+
 def test_rasters_that_do_not_go_together(tmp_path: Path) -> None:
     """Keeps away: captions of two places, and of rasters of which nobody knows where they lie."""
     values, wide = smooth(1), ImageValues(scale="percentile")
