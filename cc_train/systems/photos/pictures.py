@@ -136,7 +136,7 @@ def compare(before: np.ndarray, after: np.ndarray) -> Pictures:
 def _cropped(before: np.ndarray, after: np.ndarray) -> np.ndarray | None:
     """The view of a picture, one of which is a part of the other; see `Pictures.view`."""
     size = (POINTS_SIDE, POINTS_SIDE)
-    finder = cv2.SIFT_create(POINTS)
+    finder = cv2.SIFT_create(POINTS)  # type: ignore[attr-defined]
     points, looks = zip(
         *(
             finder.detectAndCompute(cv2.cvtColor(cv2.resize(image, size), cv2.COLOR_RGB2GRAY), None)
@@ -146,11 +146,12 @@ def _cropped(before: np.ndarray, after: np.ndarray) -> np.ndarray | None:
     )
     if any(look is None or len(look) < MIN_POINTS for look in looks):
         return None
-    candidates = cv2.BFMatcher().knnMatch(*looks, k=2)
+    first_looks, second_looks = looks
+    candidates = cv2.BFMatcher().knnMatch(first_looks, second_looks, k=2)
     pairs = [first for first, second in candidates if first.distance < RATIO * second.distance]
     if len(pairs) < MIN_POINTS:
         return None
-    places = [
+    first_places, second_places = [
         np.array([ends[number].pt for number in numbers], np.float32) / POINTS_SIDE
         for ends, numbers in zip(
             points,
@@ -159,7 +160,10 @@ def _cropped(before: np.ndarray, after: np.ndarray) -> np.ndarray | None:
         )
     ]
     view, fits = cv2.estimateAffinePartial2D(
-        *places, method=cv2.RANSAC, ransacReprojThreshold=MAX_ERROR / POINTS_SIDE
+        first_places,
+        second_places,
+        method=cv2.RANSAC,
+        ransacReprojThreshold=MAX_ERROR / POINTS_SIDE,
     )
     if view is None or fits.sum() < max(MIN_POINTS, MIN_SHARE * len(pairs)):
         return None
