@@ -158,7 +158,7 @@ def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> No
 def composites(
     out_dir: str, backgrounds: str, objects: str, scenes: int, workers: int | None, **settings: Any
 ) -> None:
-    """Composes change pairs of your own photographs and cut-outs of objects.
+    """Composes change pairs of photographs and cut-outs.
 
     An object appears, disappears, moves, is replaced or changes its color; or the picture becomes
     brighter, darker, blurred, black and white, is cropped, or gets a text. OUT_DIR gets the layout

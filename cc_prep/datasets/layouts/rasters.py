@@ -154,7 +154,7 @@ def _label(feature: dict[str, Any], crs: str, grid: Grid) -> Labelled:
         from rasterio.warp import transform
 
         points = [*zip(*transform(crs, grid.crs, *zip(*points, strict=True)), strict=True)]
-    columns, rows = zip(*(~grid.transform * point for point in points), strict=True)
+    columns, rows = zip(*(~grid.transform @ point for point in points), strict=True)
     value = feature["properties"]
     captions = value["captions"] if "captions" in value else [value["caption"]]
     if not captions or not all(isinstance(one, str) and one.strip() for one in captions):
