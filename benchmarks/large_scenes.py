@@ -25,7 +25,7 @@ import click
 import numpy as np
 import rasterio
 from lib.measuring import report
-from rasterio.enums import ColorInterp, Resampling
+from rasterio.enums import Resampling
 from rasterio.transform import from_origin
 from rasterio.warp import calculate_default_transform, reproject
 
@@ -59,10 +59,9 @@ def write(path: Path, pixels: np.ndarray, crs: str, transform: rasterio.Affine) 
     with rasterio.open(
         path, "w", driver="GTiff", height=height, width=width, count=count, dtype="uint8", crs=crs,
         transform=transform, tiled=True, compress="deflate", photometric="RGB",
+        **({"alpha": "yes"} if count == 4 else {}),
     ) as raster:  # fmt: skip
         raster.write(np.moveaxis(pixels, -1, 0))
-        if count == 4:
-            raster.colorinterp = [*raster.colorinterp[:3], ColorInterp.alpha]
 
 
 def in_europe(path: Path, pixels: np.ndarray, transform: rasterio.Affine) -> None:

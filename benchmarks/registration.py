@@ -16,6 +16,7 @@ patch, other light and noise in each.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -154,10 +155,10 @@ def accuracy(pairs: list[Pixels], seen: Callable[[np.ndarray], np.ndarray]) -> d
     return rows
 
 
-def gain(root: str) -> dict[str, Any]:
+def gain(root: str, limit: int | None) -> dict[str, Any]:
     """Exact captions and IoU of found masks: unmoved, moved, and moved and registered."""
     captioner = Captioner.from_pretrained("captioner-mini", device="cpu")
-    found = list(rendered(root))
+    found = list(islice(rendered(root), limit))
     segmenter, settings = make(Changes(), None, "cpu"), Changes()
 
     def figures(pairs: list[Pixels | None]) -> dict[str, float]:
@@ -198,7 +199,8 @@ def gain(root: str) -> dict[str, Any]:
 
 @click.command()
 @click.argument("roots", nargs=-1, required=True)
-def main(roots: tuple[str, ...]) -> None:
+@click.option("--limit", type=int, help="At most so many pairs of each folder.")
+def main(roots: tuple[str, ...], limit: int | None) -> None:
     """Prints the tables of ROOTS, folders that cc-prep synth wrote; the first without jitter."""
     figures: dict[str, Any] = {}
     if roots[0] == "photos":
@@ -210,12 +212,12 @@ def main(roots: tuple[str, ...]) -> None:
 
         figures["photos"] = accuracy(list(photos()), seen)
     else:
-        pairs = [pair for _, pair, _ in rendered(roots[0])]
+        pairs = [pair for _, pair, _ in islice(rendered(roots[0]), limit)]
         print(f"\n{roots[0]}: {len(pairs)} changed pairs of {pairs[0][0].shape[1]} px\n")
         figures["accuracy"] = accuracy(pairs, lambda image: image)
         for root in roots:
             print(f"\n{root}\n")
-            figures[root] = gain(root)
+            figures[root] = gain(root, limit)
     report("registration", figures)
 
 

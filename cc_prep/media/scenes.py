@@ -277,6 +277,9 @@ def _bands(raster: Any, values: ImageValues) -> list[int]:
     if ColorInterp.palette in raster.colorinterp:
         raise _rejected(f"{raster.name}: has a palette", "Save it as RGB")
     colours = sum(kind != ColorInterp.alpha for kind in raster.colorinterp)
+    rgb = (ColorInterp.red, ColorInterp.green, ColorInterp.blue)
+    if colours == 4 and raster.colorinterp[:3] == rgb:
+        colours = 3  # as a TIFF of RGB and one more sample is read, see `deep`
     every = Values(np.empty((1, 1, colours)), raster.name)
     deep.choose(every, values)
     return list(values.bands or range(1, colours + 1))
