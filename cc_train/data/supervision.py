@@ -104,7 +104,7 @@ class FactVocabulary:
         if facts.type not in self.types:
             raise UserError(
                 f"facts: {facts.type!r} is no type of change that can be learned",
-                f"Use other shards; a type is {', '.join(self.types)}",
+                f"Use shards with the facts of this training; a type is {', '.join(self.types)}",
             )
         one = facts.before or facts.after
         return [
@@ -127,7 +127,8 @@ class FactVocabulary:
         if value not in self.attributes[name]:
             raise UserError(
                 f"facts: {value!r} is no {name} that can be learned",
-                f"Rebuild these shards; a {name} is {', '.join(self.attributes[name])}",
+                f"Use shards with the facts of this training; a {name} is "
+                f"{', '.join(self.attributes[name])}",
             )
         return self.attributes[name].index(value)
 
