@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cc_prep import storage
+from cc_prep import manifest, storage
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import provenance, rejects, sequences, training_shards
 from pipelines import engine, estimates, job
 from pipelines.cluster.pool import Resources
 from pipelines.job import JobSpec, Options, Summary
 from pipelines.shards import PlannedShard
-from pipelines.state import lock
+from pipelines.state import lock, sources
 from pipelines.state.journal import Done, State
 from tests import job_factory
 
@@ -73,6 +73,16 @@ def test_a_job_and_its_account(tmp_path: Path) -> None:
     assert counts == {"train-000000": (3, 1), "train-000001": (4, 0), "train-000002": (1, 1)}
     assert [reject.id for reject in rejects.read(str(tmp_path))] == ["0001", "0009"]
     assert lock.holder(str(tmp_path)) is None
+
+
+def test_the_data_that_shards_were_made_of_is_recorded(tmp_path: Path) -> None:
+    """Keeps away: a data set that is named by the first run that has nothing to do."""
+    data = sources.of_pairs(manifest.load("own", root="/data"), job_factory.shards(10, 4))
+    for root in ("/data", "/elsewhere"):  # the second has nothing left to do
+        run(spec(tmp_path, data={**data, "roots": [root]}))
+        record = provenance.read(str(tmp_path))
+        assert record is not None
+        assert record["data"]["roots"] == ["/data"]
 
 
 def test_the_gpu_that_made_a_shard_is_noted(

@@ -188,6 +188,14 @@ def test_files_of_others_that_go_by_ids_are_read_too(tmp_path: Path) -> None:
     assert np.array_equal(procap.Videos(str(tmp_path), names).frames(one("1")), FRAMES)
 
 
+def test_a_key_counts_more_than_an_id() -> None:
+    """Keeps away: the frames of another split's pair of that id, where both are there."""
+    names, pair = procap.Names("mine", "folders"), one("1")
+    assert names.key_in({pair.key, pair.id}, pair) == pair.key
+    assert names.key_in({"2"}, pair) == pair.key
+    assert names.key_in({pair.id}, pair) == pair.id
+
+
 def test_an_id_of_two_pairs_names_neither(tmp_path: Path) -> None:
     """Keeps away: the frames of a training pair as those of the validation pair of its id too."""
     names = procap.Names("mine", "folders")

@@ -42,7 +42,7 @@ def test_they_are_those_of_all_images(entries: list[Entry], backbone: Path) -> N
     statistics = feature_statistics.compute(
         entries, FeatureSource("vqgan", sha256(backbone)), QUIET
     )
-    least = feature_statistics.MIN_DEVIATION
+    least = 1e-4  # so that nothing is divided by zero
     assert np.allclose(statistics.mean, values.mean((0, 2, 3)))
     assert np.allclose(statistics.std, values.std((0, 2, 3)) + least)
     assert np.allclose(statistics.spread, values.mean((2, 3)).std(0) + least)

@@ -196,6 +196,8 @@ def test_the_signature_of_a_mean_has_what_its_runs_have_in_common(tmp_path: Path
     assert row.signature.parts == {**signed().parts, "version": f"0+{version}"}
     [note] = [one for one in side_by_side.notes([row]) if "different signatures" in one]
     assert note.startswith("mine: its runs have different signatures")
+    followed = signed(protocol="spot-single@1")
+    assert signature.common([followed, followed]) == followed
     same = several_runs.read(f"mine={runs[1]},{runs[1]}")
     assert same.signature == signed()
     assert not any("different" in one for one in side_by_side.notes([same]))
