@@ -17,6 +17,7 @@ from cc_prep.manifest import Pairs
 from cc_prep.media.images import resize
 
 WORKING_SIDE = 640  # px of the longer side of the images of which a motion is found
+MAX_FEATURES = 2000  # of an image: motions of all matches are compared with each other
 CONTRAST = 0.01  # of features: a quarter of OpenCV's, for smooth pictures
 RATIO = 0.8  # of the distances of the best and the second match (Lowe)
 REACH = 2.0  # px by which a match may miss
@@ -176,7 +177,7 @@ def _in_size(matrix: np.ndarray, old: tuple[int, int], new: tuple[int, int]) -> 
 
 def _by_features(fixed: np.ndarray, moving: np.ndarray, model: str) -> np.ndarray | None:
     """A motion that most matching features agree on, float64 [3, 3]; None where few match."""
-    sift = cv2.SIFT.create(contrastThreshold=CONTRAST)
+    sift = cv2.SIFT.create(nfeatures=MAX_FEATURES, contrastThreshold=CONTRAST)
     (points, described), (others, other_described) = (
         sift.detectAndCompute(image, None) for image in (fixed, moving)
     )
