@@ -67,7 +67,10 @@ def _keep_decoders_quiet() -> None:
     """
     for package in ("PIL", "tifffile", "rasterio", "pydicom"):
         logging.getLogger(package).addHandler(logging.NullHandler())
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    if hasattr(cv2, "setLogLevel"):  # OpenCV 4
+        cv2.setLogLevel(0)
+    else:
+        cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     with contextlib.suppress(AttributeError, OSError):  # of a Pillow that hides its libtiff
         ctypes.CDLL(Image.core.__file__).TIFFSetErrorHandler(None)
 
