@@ -187,7 +187,7 @@ captioner-mini: $(SETUP)  ## train a captioner of rendered pairs from nothing: M
 chain-mini: $(SETUP)  ## train a captioner that also masks the change, from captioner-mini: CHAIN_MINI/packed
 	BIN=$(BIN) CHAIN_MINI='$(CHAIN_MINI)' sh tools/recipes/chain-mini.sh
 
-# Debian alone; docs/photos.md says what came of it.
+# From packages of Debian alone; see docs/photos.md.
 photos-mini: $(SETUP)  ## train a comparison of photographs from nothing, and measure it: PHOTOS_MINI/run
 	BIN=$(BIN) PHOTOS_MINI='$(PHOTOS_MINI)' sh tools/recipes/photos-mini.sh
 
