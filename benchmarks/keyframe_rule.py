@@ -1,7 +1,7 @@
 """Does the confidence rule choose the frame in the true middle of the change?
 
     python benchmarks/keyframe_rule.py [--scenes 100] [--size 112] [--weights clip4idc-mini]
-        [--out out/bench/middle] [--docs docs/results.md]
+        [--out out/bench/middle] [--docs benchmarks/results/notes/results.md]
 
 Of rendered pairs the true frames between are known. The middle of a change is the true frame whose
 changed pixels differ as much from those of before as from those of after, within the mask. The

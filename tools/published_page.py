@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from cc_prep import storage
 from cc_train.evaluation import protocols, published
 from cc_train.evaluation.comparing import published_rows, side_by_side
-from cc_train.evaluation.comparing.scored_rows import MARKS
+from cc_train.evaluation.comparing.scored_rows import CIDER, MARKS, Row
 from cc_train.evaluation.comparing.side_by_side import Table
 from cc_train.evaluation.published import Published
 
@@ -91,8 +92,13 @@ def _introduction() -> Iterator[str]:
 
 def _dataset(dataset: str, figures: Published) -> Iterator[str]:
     yield from (f"### {figures.datasets[dataset].title}", "")
-    for table in side_by_side.tables(published_rows.of_dataset(dataset)):
-        yield from _table(table)
+    tables = side_by_side.tables(published_rows.of_dataset(dataset))
+    by_type = [table for table in tables if table.measures == [CIDER]]
+    for table in tables:
+        if table.measures != [CIDER]:
+            yield from _table(table)
+    if by_type:
+        yield from _by_type(by_type)
 
 
 def _table(table: Table) -> Iterator[str]:
@@ -106,7 +112,37 @@ def _table(table: Table) -> Iterator[str]:
         cells = (row.name, *values, ", ".join(row.marks[table.group]), source)
         yield f"| {' | '.join(cells)} |"
     yield ""
-    remarks = [(row.name, row.remarks(table.group)) for row in reversed(table.rows)]
+    yield from _remarks((row, table.group) for row in reversed(table.rows))
+
+
+def _by_type(tables: Sequence[Table]) -> Iterator[str]:
+    """Groups of which papers report CIDEr alone, as columns of one table."""
+    groups = [table.group for table in tables]
+    yield from ("**CIDEr by type of change**", "")
+    yield f"| system | {' | '.join(groups)} | marks | source |"
+    yield "|---" + "|--:" * len(groups) + "|---|---|"
+    rows = {row.name: row for table in tables for row in table.rows}
+    ranked = sorted(rows.values(), key=lambda row: _mean(row, groups), reverse=True)
+    for row in ranked:
+        values = [
+            _value(row.groups.get(table.group, {}).get(CIDER), table.leads(row, CIDER))
+            for table in tables
+        ]
+        marks = dict.fromkeys(mark for group in groups for mark in row.marks.get(group, ()))
+        sources = dict.fromkeys(row.sources[group] for group in groups if group in row.sources)
+        cells = (row.name, *values, ", ".join(marks), "; ".join(sources))
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    yield from _remarks((row, group) for row in ranked for group in groups)
+
+
+def _mean(row: Row, groups: Sequence[str]) -> float:
+    return statistics.mean(row.groups[group][CIDER] for group in groups if group in row.groups)
+
+
+def _remarks(rows: Iterable[tuple[Row, str]]) -> Iterator[str]:
+    """Why rows of a table may mislead, each remark once."""
+    remarks = dict.fromkeys((row.name, row.remarks(group)) for row, group in rows)
     noted = [f"{name}: {remark}" for name, remark in remarks if remark]
     lines = [line for one in noted for line in textwrap.wrap(one, 108, **BULLET)]
     yield from (*lines, *([""] if lines else []))

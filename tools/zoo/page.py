@@ -25,37 +25,34 @@ HEAD = """# The zoo
 
 <!-- Written by `python -m tools.zoo page`. Rows are added by `python -m tools.zoo add`. -->
 
-Each row says how it is known:
+    make zoo-row DATASET=spot SYSTEM=scorer SPOT_ROOT=/data/spot     # a row of your own
+
+The command goes from raw files to a row in the folder `out/zoo` (`ROWS`), with the default weights:
+`SYSTEM=procap` the package's small CLIP4IDC and VQGAN, and `SYSTEM=scorer` features of
+`efficientnet-lite0`, so neither is the published system. `PREPARE='--set tokenize.weights=FILE'`
+adds options to the preparation, `TRAIN='--steps 10'` to every training.
+
+Any other captioner is evaluated first and then added. `--run` is what was evaluated, a training or
+an exported captioner; leave it out for captions of others:
+
+    cc-train evaluate RUN --shards 'out/mine/shards/test-*.tar'
+    python -m tools.zoo add RUN/evaluation --run RUN --name mine --system 'My captioner' \\
+      --dataset 'My data' --command 'cc-train pair --shards …' --zoo out/zoo
+    python -m tools.zoo page --zoo out/zoo --out out/zoo.md
+
+The rows below say how they are known:
 
 - **trained by us**: we trained it. Settings, captions and of a training its log are in its folder,
   with the SHA-256 of the weights.
 - **evaluated by us**: others trained it. We imported their weights and captioned with them.
 - **re-scored by us**: others trained it and published their captions, which we scored. Captions
   without a licence are not copied: the row has the SHA-256 of their file.
-- **reported**: a paper reports it (PUBLISHED). We did not measure it. The words after it
-  are the marks of that page: *CIDEr?* is by a scorer that is not known, *single* by the
-  single-change protocol.
+- **reported**: a paper reports it, with the marks of PUBLISHED.
 
 BLEU-4 and CIDEr of the rows marked ✓ were computed again from their captions when this page was
-made. Two rows are comparable if their references (the start of a digest) are the same; the
-signature of each row is in its `scores.json`.
-
-All figures are × 100, and higher is better. `told apart` and `exact` are shares of right captions
-in %, with their 95 % intervals (EVALUATION, Facts).
-
-**A row of your own.** The commands below go from raw files to a row in the folder `out/zoo`
-(`ROWS`). They use the default weights: `SYSTEM=procap` the package's small CLIP4IDC and VQGAN, and
-`SYSTEM=scorer` features of `efficientnet-lite0`, so neither is the published system.
-`PREPARE='--set tokenize.weights=FILE'` adds options to the preparation, `TRAIN='--steps 10'` to
-every training.
-
-Any other captioner, and captions of other systems, are evaluated first and then added. `--run` is
-what was evaluated, a training or an exported captioner; leave it out for captions of others:
-
-    cc-train evaluate RUN --shards 'out/mine/shards/test-*.tar'
-    python -m tools.zoo add RUN/evaluation --run RUN --name mine --system 'My captioner' \\
-      --dataset 'My data' --command 'cc-train pair --shards …' --zoo out/zoo
-    python -m tools.zoo page --zoo out/zoo --out out/zoo.md"""
+made. Two rows are comparable if their references (the start of a digest) are the same. All figures
+are × 100. `told apart` and `exact` are shares of right captions in %, with their 95 % intervals
+(EVALUATION, Facts)."""
 
 
 def write(zoo: Path, out: str) -> None:
