@@ -20,9 +20,11 @@ HEAD = """# Published figures and protocols
 <!-- Written by `python -m tools.published_page docs/published.md`. Change protocols.yaml or
 published.yaml under cc_train/evaluation, not this page. -->
 
-`cc-train compare RUN --dataset clevr` puts your evaluation beside these figures, and
-`cc-train compare --dataset clevr --latex` prints them as LaTeX. On the site, a click on the head of
-a column sorts its table."""
+    cc-train evaluate RUN --shards 'out/spot/shards/test-*.tar' --protocol spot-single
+    cc-train compare RUN --dataset spot         # your evaluation beside these figures
+    cc-train compare --dataset spot --latex     # the figures as LaTeX
+
+On the site, a click on the head of a column sorts its table."""
 
 # A bullet of Markdown whose further lines are indented.
 BULLET: dict[str, Any] = {
@@ -52,14 +54,11 @@ def _protocols() -> Iterator[str]:
     yield from (
         "## Protocols",
         "",
-        "    cc-train evaluate RUN --shards 'out/spot/shards/test-*.tar' --protocol spot-single",
-        "",
         "`--protocol NAME` checks that the pairs and references that are scored are those below,",
         "and writes the name and its revision into the signature. All protocols use the official",
-        "test split and the same measures ([Evaluation](evaluation.md#scores)).",
-        "If the official captions were available to us, their digest is checked. Otherwise the",
-        "digest of the ids and groups of the pairs is checked, and the number of references of",
-        "each pair; the digest of the references is then only in the signature.",
+        "test split and the same measures ([Evaluation](evaluation.md#scores)). Where the official",
+        "captions were not available to us, the references themselves are not checked, but their",
+        "number and the pairs are; the digest of the references is in the signature.",
         "",
         "| protocol | pairs | references | checked by digest |",
         "|---|---|---|---|",
@@ -82,8 +81,7 @@ def _protocols() -> Iterator[str]:
 def _introduction() -> Iterator[str]:
     yield from (
         "All scores are × 100, of the official test split, as the source prints them. None of them",
-        "was measured by us; [the zoo](zoo.md) has what we measured. Here the best system is on",
-        "top; `cc-train compare` prints it last. The marks mean:",
+        "was measured by us; [the zoo](zoo.md) has what we measured. The marks mean:",
         "",
     )
     yield from (f"- *{mark}*: {meaning}." for mark, meaning in MARKS.items())
