@@ -121,9 +121,7 @@ def karpathy(root: Path, file: str = "dataset_karp.json", folder: str = "imgs/{s
     rows = []
     for i, split in enumerate(("train", "train", "val", "test")):
         name = f"{split}_{i}.png"
-        rows.append(
-            {"filename": name, "split": split, "sentences": [{"raw": SENTENCES[i % 4]}]}
-        )
+        rows.append({"filename": name, "split": split, "sentences": [{"raw": SENTENCES[i % 4]}]})
         for at, side in enumerate("AB"):
             image(root / folder.format(side=side, split=split) / name, 10 * i + at)
     write(root / file, {"images": rows, "dataset": "karp"})

@@ -84,8 +84,8 @@ def split(
     Example:
       cc-prep split mine --shares train=80,test=20 --group-by 'site(\\d+)'
     """
-    from cc_prep import manifest, storage
-    from cc_prep.datasets import detect_layout, splitting
+    from cc_prep import manifest, manifest_text, storage
+    from cc_prep.datasets import splitting
 
     settings = manifest.load(dataset, [*overrides, "split_file=null"], root)
     pairs = _pairs_without_splits(dataset, settings)
@@ -109,7 +109,7 @@ def split(
     storage.write_json(target, {"about": description, "splits": result.splits})
     print_tree({name: value for name, value in description.items() if value is not None})
     echo(f"{target}; set in the manifest, in place of its own splits:")
-    with_pairs = [detect_layout.quoted(name) for name, ids in result.splits.items() if ids]
+    with_pairs = [manifest_text.quoted(name) for name, ids in result.splits.items() if ids]
     echo(f"  split_file: {out}\n  splits: [{', '.join(with_pairs)}]")
     empty = [name for name, ids in result.splits.items() if not ids]
     if empty:

@@ -121,7 +121,8 @@ def only_table(root: str) -> str:
     names = []
     for name in named:
         try:
-            _checked(root, read_raw(storage.join(root, name), name), Table())
+            path = storage.join(root, name)
+            _checked(path, read_raw(path, name), Table())
         except UserError:
             if len(named) == 1:
                 raise
@@ -367,12 +368,13 @@ def files(manifest: Manifest, splits: Iterable[str]) -> list[tuple[str, str]]:
 
 def _rows(manifest: Manifest, splits: Iterable[str]) -> list[Row]:
     """The rows of a table, with the columns that the manifest says. Raises UserError."""
+    listed = files(manifest, splits)
     rows = [
         replace(row, split=split)
-        for file, split in files(manifest, splits)
+        for file, split in listed
         for row in read_raw(storage.resolve(manifest.root, file), file)
     ]
-    return _checked(manifest.root, rows, manifest.table)
+    return _checked(storage.resolve(manifest.root, listed[0][0]), rows, manifest.table)
 
 
 def read_raw(path: str, file: str) -> list[Row]:
