@@ -563,6 +563,12 @@ def text_of(dataset: str) -> str:
     return _find(dataset)[2]
 
 
+def is_packaged(dataset: str) -> bool:
+    """Whether `dataset` names a manifest of the package, and none of the current folder."""
+    own = dataset.endswith((".yaml", ".yml")) or Path(f"manifests/{dataset}.yaml").is_file()
+    return not own and dataset in packaged()
+
+
 def names() -> list[str]:
     """Names of the manifests that can be given as DATASET."""
     return sorted(_names(Path("manifests")) | packaged())

@@ -71,11 +71,11 @@ def mantis(root: Path) -> None:
 
 def imagefolder(root: Path) -> None:
     """A folder with `metadata.csv` for each split, two columns of file names in it."""
-    for split, count in (("train", 4), ("validation", 2), ("test", 2)):
+    for number, (split, count) in enumerate((("train", 4), ("validation", 2), ("test", 2))):
         lines = ["before_file_name,after_file_name,text"]
         for i in range(count):
             for at, side in enumerate(("before", "after")):
-                image(root / split / side / f"{i}.png", 100 * count + 10 * i + at)
+                image(root / split / side / f"{i}.png", 100 * number + 10 * i + at)
             lines.append(f"before/{i}.png,after/{i}.png,{SENTENCES[i % 4]}")
         (root / split / "metadata.csv").write_text("\n".join(lines))
 
@@ -142,10 +142,10 @@ def forest_change(root: Path) -> None:
 
 def fotbcd(root: Path) -> None:
     """Folders of images and masks by split, no captions."""
-    for split, count in (("train", 3), ("val", 1), ("test", 1)):
+    for number, (split, count) in enumerate((("train", 3), ("val", 1), ("test", 1))):
         for i in range(count):
             for at, side in enumerate(("before", "after")):
-                image(root / "images" / split / side / f"{i}.png", 100 * count + 10 * i + at)
+                image(root / "images" / split / side / f"{i}.png", 100 * number + 10 * i + at)
             mask = np.zeros((SIDE, SIDE), np.uint8)
             mask[4:12, 4:20] = 1
             path = root / "images" / split / "label" / f"{i}.png"
