@@ -47,6 +47,12 @@ TIMM, HF = "timm:", "hf:"
 # What may be black and white in an image, see `ImageValues`.
 Scale = Literal["dtype", "percentile", "per_band"]
 SCALES = get_args(Scale)
+# What a table says of a pair, by the names of its columns.
+Column = Literal[
+    "before", "after", "caption", "captions", "id", "split", "kind", "change_type", "mask",
+    "mask_before", "mask_after",
+]  # fmt: skip
+COLUMNS = get_args(Column)
 MAX_CLASSES = 254  # of change: a mask has 8 bits
 MaskValues = Annotated[
     tuple[MaskValue, ...],
@@ -140,26 +146,55 @@ class Rasters(Section):
 
 
 class Captions(Section):
-    """How sentences become captions."""
+    """How sentences become captions.
+
+    Attributes:
+        mark_unchanged: A pair without a mark of its own, all captions of which say that nothing
+            changed, is one without change.
+    """
 
     join: bool = False
+    mark_unchanged: bool = False
     normalise: Annotated[tuple[caption_normalization.Step, ...], Field(strict=False)] = ()
 
 
 class Table(Section):
-    """The table of the `table` layout, if it is not `pairs.*` in the root."""
+    """The table of the `table` layout.
+
+    Attributes:
+        file: If it is not `pairs.*` in the root. `{split}` is replaced by the split, and `*` in the
+            name stands for any text: several files are one table.
+        folder: To which names of images are relative, below the root; may hold `{split}`.
+        columns: What the table calls its columns, by the name that is read, or where in a row the
+            value is: `image[0]`, `conversations[1].value`, `sentences[].raw`. null: not read.
+        rows: Only rows are read in which these columns match these regular expressions.
+    """
 
     file: Place | None = None
+    folder: str = ""
+    columns: dict[Column, str | None] = Field(default_factory=dict)
+    rows: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("rows")
+    @classmethod
+    def _patterns(cls, rows: dict[str, str]) -> dict[str, str]:
+        for pattern in rows.values():
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is no regular expression ({error})") from None
+        return rows
 
 
 class Levir(Section):
     """Files and folders of the `levir_cc` layout; `{split}` is replaced by the split.
 
     Attributes:
+        captions: null: there are none, and each image before has a pair.
         mask, mask_before, mask_after: Optional folders; null for none.
     """
 
-    captions: str = "LevirCCcaptions.json"
+    captions: str | None = "LevirCCcaptions.json"
     before: str = "images/{split}/A"
     after: str = "images/{split}/B"
     mask: str | None = "images/{split}/label"
@@ -526,6 +561,12 @@ def as_written(path: str, folder: str) -> str:
 def text_of(dataset: str) -> str:
     """The YAML text of the manifest of `dataset`. Raises UserError."""
     return _find(dataset)[2]
+
+
+def is_packaged(dataset: str) -> bool:
+    """Whether `dataset` names a manifest of the package, and none of the current folder."""
+    own = dataset.endswith((".yaml", ".yml")) or Path(f"manifests/{dataset}.yaml").is_file()
+    return not own and dataset in packaged()
 
 
 def names() -> list[str]:

@@ -6,13 +6,16 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-import yaml
-
-from cc_prep import datasets, manifest, storage
+from cc_prep import datasets, manifest, manifest_text, storage
+from cc_prep.datasets import proposals
 from cc_prep.datasets.layouts import annotation_files, file_names, folders, levir_cc, table
+from cc_prep.datasets.no_change_sentences import all_say_so
+from cc_prep.datasets.proposals import Proposal
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
+from cc_prep.records import CHANGE, ImagePair
 from cc_prep.words import counted
 
 USUAL_SPLITS = ("train", "val", "valid", "validation", "dev", "test")
@@ -32,53 +35,88 @@ OF_DATA = (
     "name", "layout", "root", "splits", "table", "split_file", "exclude", "outside_root",
     "captions", "levir", "masks", "video", "rasters", "image", "pairs",
 )  # fmt: skip
+# Layouts of a user's own data, and the manifest by which it is prepared and trained on.
+OWN, LIKE = ("table", "folders", "rasters"), "pairs"
+COMMON = ("images/",)  # parts of layouts that say nothing of which it is
 MAX_LISTED = 8
 OWN_TABLE = (
     "Add a table pairs.csv, or .jsonl, with columns before, after, caption, split (docs/data.md)"
 )
-_References = dict[str, list[tuple[str, str]]]  # before and after of each pair, by split
+_References = dict[str, list[ImagePair]]  # by split
 
 
 @dataclass(frozen=True)
 class Recognised:
-    """A manifest for a folder: its text, what it says, pairs by split, faults of annotations."""
+    """A manifest for a folder: its text, what it says, pairs by split, faults of annotations.
+
+    Attributes:
+        remarks: What was found out of the data and is not sure.
+    """
 
     text: str
     settings: Manifest
     pairs: dict[str, int]
     faults: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is done: for whom a manifest is made.
+
+    Attributes:
+        like: The manifest whose preparation and trainings are taken; None takes the layout's own.
+        folder: Where the manifest will be, to which a relative root is relative in it.
+    """
+
+    name: str
+    root: str
+    like: str | None
+    folder: str
 
 
 def recognise(name: str, root: str, like: str | None = None, *, folder: str = "") -> Recognised:
     """The manifest of the data in `root`. Raises UserError that says what was found and missed.
 
     Args:
-        like: A manifest whose preparation and trainings are taken; default: the layout's own.
+        like: A manifest whose preparation and trainings are taken; default: the layout's own, and
+            `pairs` for data that is nobody's publication.
         folder: Where the manifest will be, to which a relative root is relative in it.
     """
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise UserError(f"the name {name!r} is not allowed", "Use only letters, digits, _ and -")
     if not storage.is_folder(root):
         raise UserError(f"no folder {root}", "Give the folder of the data")
+    work = _Work(name, root, like, folder)
     parts = {layout: reader.parts(root) for layout, reader in datasets.READERS.items()}
     # The layout that asks for most is the most telling one.
     complete = sorted(
         (layout for layout, present in parts.items() if all(present.values())),
         key=lambda layout: -len(parts[layout]),
     )
-    if complete[:1] == ["folders"] and any(n in table.NAMES for n in storage.list_files(root)):
-        # The folders hold the table's images, and it says more of them than their names.
+    has_table = any(n in table.NAMES for n in storage.list_files(root))
+    nearly: list[Proposal] = []
+    if complete in ([], ["folders"]):
+        nearly = proposals.of_folder(root)
+        tables = [one for one in nearly if one.layout == "table" and not one.missing]
+        if complete and tables and not all(parts["table"].values()):
+            complete, nearly = [], tables
+    if has_table and {"folders", "levir_cc"} & {*complete[:1]}:
+        # The table says more than the names of folders, and `cc-train serve --collect` writes both.
         table.only_table(root)
-        complete.remove("folders")
+        complete = ["table"]
     errors: dict[str, UserError] = {}
     for layout in complete:
         try:
-            return _described(name, root, layout, like, folder)
+            return _described(work, layout)
         except UserError as error:
             errors[layout] = error
     if errors:
         raise _of_all(root, errors)
-    raise _unknown(root, parts)
+    for proposal in nearly:
+        if not proposal.missing:
+            return _described(work, proposal.layout, proposal)
+    raise _unknown(root, parts, nearly)
 
 
 def _of_all(root: str, errors: dict[str, UserError]) -> UserError:
@@ -89,39 +127,85 @@ def _of_all(root: str, errors: dict[str, UserError]) -> UserError:
     return UserError(f"{root}: {each}", "Mend what is wrong in the layout that it has")
 
 
-def _described(name: str, root: str, layout: str, like: str | None, folder: str) -> Recognised:
-    template = manifest.text_of(
-        levir_cc.template(root) if layout == "levir_cc" else TEMPLATES[layout]
-    )
-    if like is not None:
-        template = _joined(template, manifest.text_of(like))
-    values = {"name": name, "layout": layout, "root": manifest.as_written(root, folder)}
-    if layout == "table":
-        values["table"] = f"{{file: {quoted(table.only_table(root))}}}"
+def _described(work: _Work, layout: str, proposal: Proposal | None = None) -> Recognised:
+    root = work.root
+    values: dict[str, Any] = {
+        "name": work.name,
+        "layout": layout,
+        "root": manifest.as_written(root, work.folder),
+    }
+    template = _template(work, layout, proposal)
+    remarks: list[str] = []
+    if proposal is not None:
+        values |= proposal.settings
+        remarks += proposal.remarks
+    elif layout == "table":
+        values["table"] = {"file": table.only_table(root)}
 
-    def read(names: Sequence[str]) -> tuple[Manifest, _References, list[str]]:
-        draft = _with(template, {**values, "splits": f"[{', '.join(map(quoted, names))}]"})
+    def read(names: Sequence[str]) -> tuple[Manifest, _References]:
+        draft = manifest_text.with_values(template, {**values, "splits": [*names]})
         draft += "outside_root: true\n"  # to look at; what lies outside is a fault below
-        settings = manifest.build(draft, f"{name}.yaml", root=root)
-        return settings, *_references(settings)
+        settings = manifest.build(draft, f"{work.name}.yaml", root=root)
+        return settings, _pairs(settings)
 
-    settings, images, outside = read(USUAL_SPLITS)
-    if not images and layout == "table":  # which names splits as it likes
+    settings, found = read(USUAL_SPLITS)
+    if not found and layout == "table":  # which names splits as it likes
         names = dict.fromkeys(pair.split for pair in table.every_pair(settings))
         _check_apart(root, list(names))
-        _, images, outside = read(
+        settings, found = read(
             sorted(names, key=lambda split: not split.lower().startswith("train"))
         )
-    if not images:
+    if not found:
         raise UserError(f"{root}: {layout} without a pair in it", "Look into its annotations")
-    text = _with(template, {**values, "splits": f"[{', '.join(map(quoted, images))}]"})
-    final = manifest.build(text, f"{name}.yaml", root=root)
+    if _say_nothing_changed(found):
+        values["captions"] = {"mark_unchanged": True}
+        _, marked = read([*found])
+        count = len(_say_nothing_changed(found)) - len(_say_nothing_changed(marked))
+        if count:
+            found = marked
+            remarks.append(
+                f"{counted(count, 'pair')} of {sum(map(len, found.values())):,} without a mark "
+                f"{'counts' if count == 1 else 'count'} as unchanged, since all captions say so "
+                "(captions.mark_unchanged)"
+            )
+        else:
+            del values["captions"]
+    text = manifest_text.with_values(template, {**values, "splits": [*found]})
+    final = manifest.build(text, f"{work.name}.yaml", root=root)
     faults = datasets.reader(final).faults(final)
+    outside = datasets.outsiders(final, [pair for listed in found.values() for pair in listed])
     if outside:
         faults.append(
             f"images outside the root, such as {outside[0]!r}: they need outside_root: true"
         )
-    return Recognised(text, final, {split: len(pairs) for split, pairs in images.items()}, faults)
+    counts = {split: len(listed) for split, listed in found.items()}
+    return Recognised(text, final, counts, faults, remarks)
+
+
+def _template(work: _Work, layout: str, proposal: Proposal | None) -> str:
+    """The text of the manifest that the new one starts from."""
+    data = levir_cc.template(work.root) if layout == "levir_cc" else TEMPLATES[layout]
+    is_own = layout in OWN or proposal is not None
+    like = work.like or (LIKE if is_own else None)
+    text = manifest.text_of(data if proposal is None else "own")
+    if like is not None:
+        text = manifest_text.joined(text, manifest.text_of(like), OF_DATA)
+    if like == LIKE and layout != "clevr_change":
+        # Only a renderer knows facts, and words of other data are to be learned.
+        text = re.sub(r"(?m)^( +facts:) \{\}$", r"\1 null", text)
+        text = re.sub(r"(?m)^( +trunk_rate:) 0\.0$", r"\1 1.0", text)
+    head = f"# {layout}, as `cc-prep init` found it.\n"
+    return head + "".join(manifest_text.sections(text))
+
+
+def _say_nothing_changed(found: _References) -> list[ImagePair]:
+    """The pairs with a change all captions of which say that nothing changed."""
+    return [
+        pair
+        for listed in found.values()
+        for pair in listed
+        if pair.kind == CHANGE and all_say_so(pair.captions)
+    ]
 
 
 def _check_apart(root: str, splits: list[str]) -> None:
@@ -136,74 +220,41 @@ def _check_apart(root: str, splits: list[str]) -> None:
             )
 
 
-def _references(settings: Manifest) -> tuple[_References, list[str]]:
-    """The images of the pairs of each split that has some, and images outside the root."""
-    images: _References = {}
-    outside: list[str] = []
+def _pairs(settings: Manifest) -> _References:
+    """The pairs of each split that has some."""
+    found: _References = {}
     for split in settings.splits:
         try:
-            image_pairs = datasets.pairs(settings, split)
+            listed = datasets.pairs(settings, split)
         except annotation_files.MissingPart:
             continue
-        references = [(pair.before, pair.after) for pair in image_pairs]
-        outside += datasets.outsiders(settings, image_pairs)
+        ends = [(pair.before, pair.after) for pair in listed]
         # Some layouts have one split under two names: `val` and `valid`.
-        if references and references not in images.values():
-            images[split] = references
-    return images, outside
+        if ends and ends not in [[(p.before, p.after) for p in other] for other in found.values()]:
+            found[split] = listed
+    return found
 
 
-def _joined(data: str, work: str) -> str:
-    """The sections about the data of one manifest's text, and all others of another's."""
-
-    def sections(text: str, of_data: bool) -> list[str]:
-        parts = re.split(r"(?m)^(?=\w)", text)[1:]  # without the comment at the top
-        return [part for part in parts if (part.partition(":")[0] in OF_DATA) == of_data]
-
-    return "".join([*sections(data, True), *sections(work, False)])
-
-
-def _with(template: str, values: dict[str, str]) -> str:
-    """A manifest's text with other values of top-level keys."""
-    head = f"# {values['layout']}, as `cc-prep init` found it.\n"
-    body = template
-    while body.startswith("#"):
-        body = body.partition("\n")[2]
-    lines = body.splitlines()
-    for key, value in values.items():
-        setting = f"{key}: {value if key in ('splits', 'table') else quoted(value)}"
-        lines_of_key = [i for i, line in enumerate(lines) if line.startswith(f"{key}:")]
-        if lines_of_key:
-            lines[lines_of_key[0]] = setting
-        else:
-            lines.insert(
-                next(i for i, s in enumerate(lines) if s.startswith("splits:")) + 1, setting
-            )
-    return head + "\n".join(lines) + "\n"
-
-
-def quoted(text: str) -> str:
-    """The text as a value in YAML, in quotes where it would be read as a number or a date."""
-    is_word = re.fullmatch(r"([A-Za-z/]|\.{1,2}/)[\w./-]*", text)  # 1e3 is text to PyYAML alone
-    if is_word and yaml.safe_load(text) == text:
-        return text
-    scalar: str = yaml.safe_dump(text, default_style='"', allow_unicode=True, width=float("inf"))
-    return scalar.strip()
-
-
-def _unknown(root: str, parts: dict[str, dict[str, bool]]) -> UserError:
+def _unknown(root: str, parts: dict[str, dict[str, bool]], nearly: list[Proposal]) -> UserError:
     """What the folder has of the nearest layout, what is missing, and what else is there."""
     files = storage.list_files(root)
     archives = [n for n in files if n.lower().endswith(annotation_files.ARCHIVES)]
     if archives:
         return UserError(f"{root}: {', '.join(archives[:MAX_LISTED])} in it", "Unpack it there")
+    if nearly:
+        remedy = "Put the images where it says, or correct the names"
+        return UserError(f"{root}: {nearly[0].missing}", remedy)
     if any(name in table.NAMES for name in files):
         try:
             table.only_table(root)
         except UserError as error:
             return error
     inner = annotation_files.visible(storage.list_folders(root))
-    partial = {layout: present for layout, present in parts.items() if any(present.values())}
+    partial = {
+        layout: present
+        for layout, present in parts.items()
+        if any(is_there and part not in COMMON for part, is_there in present.items())
+    }
     if partial:
         layout = max(partial, key=lambda one: sum(partial[one].values()) / len(partial[one]))
         present_parts, missing = (
@@ -219,11 +270,22 @@ def _unknown(root: str, parts: dict[str, dict[str, bool]]) -> UserError:
             else "Add what is missing, or see docs/data.md for the layouts",
         )
     images = {name: _images(storage.join(root, name)) for name in inner[:MAX_LISTED]}
-    listed = [f"{name}/ ({counted(len(stems), 'image')})" for name, stems in images.items()]
+    listed = [f"{name}/ ({_content(root, name, stems)})" for name, stems in images.items()]
     contents = ", ".join([*listed, *files][:MAX_LISTED]) or "nothing"
     return UserError(
         f"{root}: no known layout; {contents} in it", _remedy_of_folders(root, images) or OWN_TABLE
     )
+
+
+def _content(root: str, folder: str, stems: set[str]) -> str:
+    """What a folder holds, in words."""
+    path = storage.join(root, folder)
+    inner = annotation_files.visible(storage.list_folders(path))
+    others = len(annotation_files.visible(storage.list_files(path))) - len(stems)
+    counts = [counted(len(stems), "image")] if stems or not (inner or others > 0) else []
+    counts += [counted(others, "other file")] if others > 0 else []
+    counts += [counted(len(inner), "folder")] if inner else []
+    return ", ".join(counts)
 
 
 def _images(folder: str) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 _SCENE = (
     r"(?:everything|all(?: objects)?"
@@ -37,3 +38,8 @@ def says_nothing_changed(caption: str) -> bool:
     """Whether a sentence says that nothing changed, and no more than that."""
     words = " ".join(re.sub(r"[^\w ]", " ", caption.lower()).split())
     return bool(_UNCHANGED.fullmatch(words)) and not _EXCEPTION.search(words)
+
+
+def all_say_so(captions: Collection[str]) -> bool:
+    """Whether there are captions, and all of them say that nothing changed."""
+    return bool(captions) and all(map(says_nothing_changed, captions))

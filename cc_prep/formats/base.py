@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from cc_prep import storage
 from cc_prep.errors import first_line
 from cc_prep.formats import parquet_footer
+from cc_prep.formats.parquet_footer import Chunk
 from cc_prep.formats.tar import DamagedShard, Written
 
 # Of each format by its name in the provenance; a folder of another version is refused.
@@ -80,10 +81,8 @@ def read_rows(data: bytes, schema: pa.Schema | None, path: str) -> list[dict[str
     Raises DamagedShard, which names `path`, for what is no such table, and for one whose rows
     would take more than MAX_TABLE_BYTES of memory.
     """
-    # No threads of pyarrow's: one that lets go of Python's bytes while the interpreter ends aborts
-    # the process (seen once in 200 reads). So neither read_table, which prefetches.
     try:
-        table = _bounded(data)
+        table = bounded(pq.ParquetFile(pa.BufferReader(data)), parquet_footer.groups(data))
         if schema is not None:
             missing = [name for name in schema.names if name not in table.column_names]
             if missing:
@@ -95,35 +94,49 @@ def read_rows(data: bytes, schema: pa.Schema | None, path: str) -> list[dict[str
     return table_rows
 
 
-def _bounded(data: bytes) -> pa.Table:
+def bounded(
+    file: pq.ParquetFile, groups: Sequence[Sequence[Chunk]], columns: Collection[str] | None = None
+) -> pa.Table:
     """The table of a file, read in parts.
 
     A few kilobytes may stand for millions of equal rows. The metadata tell how many there are, but
     not how long their texts are, since a text of a dictionary is stored once.
 
+    No threads of pyarrow's: one that lets go of Python's bytes while the interpreter ends aborts
+    the process (seen once in 200 reads). So neither read_table, which prefetches.
+
+    Args:
+        groups: What the footer says of the columns.
+        columns: The paths of those that are read; None for all.
+
     Raises:
         ValueError: For one that is too large.
     """
-    file = pq.ParquetFile(pa.BufferReader(data))
-    metadata, values = file.metadata, parquet_footer.count_values(data)
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    left = MAX_TABLE_BYTES - metadata.num_rows * ROW_BYTES - values * VALUE_BYTES
+    listed = None if columns is None else [*columns]
+    taken = [
+        [chunk for chunk in group if columns is None or chunk.path in columns] for group in groups
+    ]
+    count, values = file.metadata.num_rows, sum(one.values for group in taken for one in group)
+    left = MAX_TABLE_BYTES - count * ROW_BYTES - values * VALUE_BYTES
     parts: list[pa.RecordBatch] = []
-    for number, group in enumerate(groups):
+    for number, group in enumerate(taken):
         # A text is at most as long as all that its group stores: so many rows fit surely.
-        rows = min(GROUP_ROWS, left // max(1, group.total_byte_size))
+        size = file.metadata.row_group(number).total_byte_size
+        size = min(size, sum(one.bytes for one in group)) if columns is not None else size
+        rows = min(GROUP_ROWS, left // max(1, size))
         if rows > 0:
-            for part in file.iter_batches(rows, [number], use_threads=False):
+            for part in file.iter_batches(rows, [number], listed, use_threads=False):
                 left -= part.nbytes
                 if left <= 0:
                     break
                 parts.append(part)
         if rows <= 0 or left <= 0:
             raise ValueError(
-                f"its {metadata.num_rows:,} rows of {values:,} values would take more than "
+                f"its {count:,} rows of {values:,} values would take more than "
                 f"{MAX_TABLE_BYTES >> 30} GiB of memory"
             )
-    return pa.Table.from_batches(parts, file.schema_arrow)
+    schema = file.schema_arrow if not parts else parts[0].schema
+    return pa.Table.from_batches(parts, schema)
 
 
 def write_rows(path: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bytes:

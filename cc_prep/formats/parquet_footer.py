@@ -1,22 +1,64 @@
-"""How many values a Parquet file holds, read from its footer without pyarrow.
+"""What a Parquet file's footer says of its columns, read without pyarrow.
 
 pyarrow's own `row_group(i).column(j).num_values` ends the process (`std::terminate`) where a
 column's metadata contradict themselves, which one flipped bit can do. So the footer, a struct in
-Thrift's compact protocol, is read here: no more of it than the counts.
+Thrift's compact protocol, is read here: no more of it than counts and sizes.
 Source: thrift-compact-protocol.md of Apache Thrift; parquet.thrift of Apache Parquet.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, BinaryIO
 
 MAX_DEPTH = 16  # Parquet's own structs are nested less deeply
-ROW_GROUPS, COLUMNS, COLUMN_METADATA, NUM_VALUES = 4, 1, 3, 5  # the fields' numbers
+MAX_BYTES = 2**28  # of a footer; the largest of the field's tables has under a megabyte
+# The fields' numbers.
+ROW_GROUPS, COLUMNS, COLUMN_METADATA, PATH, NUM_VALUES, SIZE = 4, 1, 3, 3, 5, 6
+STATISTICS, NULL_COUNT = 12, 3
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The values of a column in a group of rows.
+
+    Attributes:
+        path: Names from the column of the table to what is nested in it, joined by dots.
+        values: How many; of lists each element counts.
+        bytes: Of all values, uncompressed.
+        nulls: How many values are null; None where the file does not say.
+    """
+
+    path: str
+    values: int
+    bytes: int
+    nulls: int | None
 
 
 def count_values(data: bytes) -> int:
     """The values of all columns of a Parquet file; of lists each element counts.
+
+    Raises:
+        ValueError: For bytes that are no such file.
+    """
+    return sum(chunk.values for group in groups(data) for chunk in group)
+
+
+def of_file(file: BinaryIO) -> bytes:
+    """The end of a Parquet file with all of its footer. Raises ValueError."""
+    size = file.seek(0, 2)
+    file.seek(max(0, size - 8))
+    end = file.read(8)
+    length = struct.unpack("<I", end[:4])[0] + 8 if len(end) == 8 else 0
+    if end[4:] != b"PAR1" or length > min(size, MAX_BYTES):
+        raise ValueError("no footer of Parquet at its end")
+    file.seek(size - length)
+    return file.read(length)
+
+
+def groups(data: bytes) -> list[list[Chunk]]:
+    """The columns of each group of rows of a Parquet file, of which the end may be given.
 
     Raises:
         ValueError: For bytes that are no such file.
@@ -27,16 +69,21 @@ def count_values(data: bytes) -> int:
         raise ValueError("no footer of Parquet at its end")
     footer = _Reader(data[end - length : end]).struct()
     try:
-        counts: list[int] = [
-            column[COLUMN_METADATA][NUM_VALUES]
+        chunks = [
+            [_chunk(column[COLUMN_METADATA]) for column in group[COLUMNS]]
             for group in footer[ROW_GROUPS]
-            for column in group[COLUMNS]
         ]
-    except (KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError):
         raise ValueError("the footer does not say how many values there are") from None
-    if any(count < 0 for count in counts):
+    if any(chunk.values < 0 for group in chunks for chunk in group):
         raise ValueError("a column with fewer than no values")
-    return sum(counts)
+    return chunks
+
+
+def _chunk(metadata: dict[int, Any]) -> Chunk:
+    path = b".".join(metadata[PATH]).decode("utf-8", "replace")
+    nulls = metadata.get(STATISTICS, {}).get(NULL_COUNT)
+    return Chunk(path, metadata[NUM_VALUES], metadata[SIZE], nulls)
 
 
 class _Reader:

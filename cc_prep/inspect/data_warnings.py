@@ -9,22 +9,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from cc_prep import unspaced
 from cc_prep.datasets.exclusions import Exclusion
+from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, ImagePair
 from cc_prep.words import counted
 
 FEW = 3  # pairs that a line names with what is wrong
 SHOWN = 5  # characters, or pairs, that a line names
 
+# Where layouts say in which pairs nothing changed.
+MARKS = {"table": "the column kind", "folders": "unchanged.txt", "levir_cc": "changeflag"}
 MISSING = {"nan", "none", "null", "n/a", "na", "<na>", "nat", "undefined"}
 MARKUP = re.compile(r"</?[a-z][^<>]*>|&(?:[a-z]+|#\d+|#x[0-9a-f]+);", re.IGNORECASE)
-ODD_CAPTIONS: dict[str, Callable[[str], bool]] = {
+ODD_CAPTIONS: dict[str, tuple[Callable[[str], bool], str]] = {
     "no sentence but what programs write for a missing one": (
-        lambda caption: caption.strip().lower() in MISSING
+        lambda caption: caption.strip().lower() in MISSING,
+        "Leave them empty",
     ),
     "without a letter or digit": (
-        lambda caption: bool(caption.strip()) and not any(map(str.isalnum, caption))
+        lambda caption: bool(caption.strip()) and not any(map(str.isalnum, caption)),
+        "Leave them empty, or write a sentence",
     ),
-    "with marks of HTML, which are read as words": lambda caption: bool(MARKUP.search(caption)),
+    "with marks of HTML, which are read as words": (
+        lambda caption: bool(MARKUP.search(caption)),
+        "Take the marks out",
+    ),
 }
 
 
@@ -33,23 +41,31 @@ def of_captions(split: str, pairs: Iterable[ImagePair]) -> Iterable[str]:
     image_pairs = list(pairs)
     repeated = sum(len(pair.captions) - len(set(pair.captions)) for pair in image_pairs)
     if repeated:
-        yield f"{split}: {repeated} captions are repeated within their pair"
+        yield (
+            f"{split}: {repeated} captions are repeated within their pair, and count as often. "
+            "Leave one of each"
+        )
     captions = [caption for pair in image_pairs for caption in pair.captions]
-    for trait, is_odd in ODD_CAPTIONS.items():
+    for trait, (is_odd, remedy) in ODD_CAPTIONS.items():
         odd_captions = [caption.strip() for caption in captions if is_odd(caption)]
         if odd_captions:
             listed = _first([*dict.fromkeys(map(repr, odd_captions))])
             has = "caption is" if len(odd_captions) == 1 else "captions are"
-            yield f"{split}: {len(odd_captions):,} {has} {trait}: {listed}"
-    for trait, odd in (
-        ("characters beyond ASCII", lambda c: not c.isascii() and not _invisible(c)),
-        ("control or invisible characters", _invisible),
+            yield f"{split}: {len(odd_captions):,} {has} {trait}: {listed}. {remedy}"
+    for trait, odd, remedy in (
+        (
+            "characters beyond ASCII",
+            lambda c: not c.isascii() and not _invisible(c),
+            "Quotes and dashes among them become plain by captions.normalise: [ascii_quotes]",
+        ),
+        ("control or invisible characters", _invisible, "Take them out"),
     ):
         odd_characters = [{c for c in caption if odd(c)} for caption in captions]
         counts = Counter(c for chars in odd_characters for c in chars)
         if counts:
             examples = ", ".join(f"{_shown(c)} {n}" for c, n in counts.most_common(SHOWN))
-            yield f"{split}: {sum(map(bool, odd_characters))} captions have {trait} ({examples})"
+            number = sum(map(bool, odd_characters))
+            yield f"{split}: {number} captions have {trait} ({examples}). {remedy}"
     parted = sum(not unicodedata.is_normalized("NFC", caption) for caption in captions)
     if parted:
         yield (
@@ -83,10 +99,16 @@ def of_images(
             splits_of[digest].setdefault(pair.split, pair.name)
     several = [keys for keys in ends.values() if len(keys) > 1]
     if several:
-        notes.append(f"{sum(map(len, several))} pairs show what another shows: {_named(several)}")
+        notes.append(
+            f"{sum(map(len, several))} pairs show what another shows: {_named(several)}. Make one "
+            "pair of them, with all captions"
+        )
     if still:
         examples = ", ".join(still[:SHOWN])
-        notes.append(f"{len(still)} changed pairs have the same image twice: {examples}")
+        notes.append(
+            f"{len(still)} changed pairs have the same image twice: {examples}. If they show no "
+            "change, mark them so"
+        )
     leaks = [sorted(splits.values()) for splits in splits_of.values() if len(splits) > 1]
     faults = [f"{len(leaks)} images are in several splits: {_named(leaks)}"] if leaks else []
     return notes, faults
@@ -138,17 +160,35 @@ def of_split_file(split: str, pairs: Iterable[ImagePair], ids: Iterable[str]) ->
     """Ids that a split file has in a split and that no pair has."""
     strays = sorted({*ids} - {pair.id for pair in pairs})
     if strays:
-        yield f"{split}: no pair has these ids of the split file: {_first(strays)}"
+        yield (
+            f"{split}: no pair has these ids of the split file: {_first(strays)}. Correct them "
+            "there, or take them out"
+        )
 
 
-def of_audit(findings: Iterable[Exclusion]) -> Iterator[str]:
-    """A line for each reason and split: how many pairs, and some of them with what is wrong."""
+def of_audit(manifest: Manifest, findings: Iterable[Exclusion]) -> Iterator[str]:
+    """A line for each reason and split: how many pairs, some of them, and what to do."""
     details: dict[tuple[str, str], dict[tuple[str, str, str], str]] = defaultdict(dict)
     for one in findings:
         details[one.split, one.reason].setdefault(one.pair, f"{one.id} ({one.detail})")
     for (split, reason), of_pairs in details.items():
         listed = [*of_pairs.values()]
-        yield f"{split}: {counted(len(listed), 'pair')} with a {reason}: {_first(listed)}"
+        yield (
+            f"{split}: {counted(len(listed), 'pair')} with a {reason}: {_first(listed)}. "
+            f"{_remedy(manifest, reason)}"
+        )
+
+
+def _remedy(manifest: Manifest, reason: str) -> str:
+    """What to do about the labels of some pairs."""
+    leave_out = f"leave them out: --write-exclusions FILE --reason '{reason}'"
+    if reason == "near duplicate" and manifest.layout in ("table", "folders"):
+        return f"Divide the pairs anew by cc-prep split, or {leave_out}"
+    if reason == "contradiction" and manifest.layout in MARKS:
+        is_marked = manifest.captions.mark_unchanged or manifest.layout == "levir_cc"
+        marked = "" if is_marked else "set captions.mark_unchanged: true, "
+        return f"Correct {MARKS[manifest.layout]}, {marked}or {leave_out}"
+    return f"L{leave_out[1:]}"
 
 
 def _first(names: Sequence[str]) -> str:

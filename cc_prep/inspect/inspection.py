@@ -18,7 +18,7 @@ from cc_prep.datasets.every_image import read_every_image
 from cc_prep.datasets.exclusions import Exclusion
 from cc_prep.datasets.layouts import split_file
 from cc_prep.errors import Reason, RejectedPair, UserError
-from cc_prep.inspect import audit, data_warnings
+from cc_prep.inspect import audit, data_warnings, unread
 from cc_prep.manifest import Manifest
 from cc_prep.media import masks
 from cc_prep.media.images import FRAME, has_transparent_pixels, read_together
@@ -99,6 +99,7 @@ def inspect(
     Raises:
         UserError: If the data set is not there.
     """
+    splits = [*splits]
     inspection = Inspection(manifest.name)
     pairs = {split: datasets.pairs(manifest, split) for split in splits}
     all_pairs = [pair for split in pairs.values() for pair in split]
@@ -116,6 +117,8 @@ def inspect(
         if manifest.exclude is None:  # what it leaves out is in the split file still
             ids = split_file.ids(manifest).get(split, [])
             inspection.notes += data_warnings.of_split_file(split, listed, ids)
+    if {*splits} >= {*manifest.splits} and manifest.exclude is None:
+        inspection.notes += unread.notes(manifest, all_pairs, inspection.faults)
     inspection.excluded = dict((exclusions.description(manifest) or {"pairs": {}})["pairs"])
     examined = [pair for listed in pairs.values() for pair in listed[:limit]]
     images = _look_at_images(manifest, examined, inspection, progress)
@@ -136,7 +139,7 @@ def inspect(
         reason: len({one.pair for one in inspection.findings if one.reason == reason})
         for reason in audit.REASONS
     }
-    inspection.notes += data_warnings.of_audit(inspection.findings)
+    inspection.notes += data_warnings.of_audit(manifest, inspection.findings)
     # A video that cannot be opened is met by the reader of the data set and at each of its frames.
     inspection.faults = [*dict.fromkeys(inspection.faults)]
     return inspection

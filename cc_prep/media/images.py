@@ -30,6 +30,7 @@ MAX_PIXELS = 64_000_000
 MAX_BYTES = 2**29  # of a file: MAX_PIXELS of four 16-bit values
 FRAME = "#frame="  # between a video's path and the number of a frame
 FRAME_NUMBER = "[0-9]{1,15}"
+CELL = re.compile(r".+\.parquet#row=[0-9]{1,12},.+", re.DOTALL)  # an image in a table
 STORED = ("PNG", "JPEG", "WEBP")  # what our own shards hold
 # What a data set may hold. Not EPS: Pillow runs Ghostscript on it, whatever the file is called.
 DECODED = (*STORED, "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "TGA")
@@ -153,11 +154,15 @@ def frame_of(reference: str) -> tuple[str, int]:
 
 
 def read_encoded(reference: str) -> bytes:
-    """The bytes of the image file at a path or URL.
+    """The bytes of the image file at a path or URL, or of an image in a table.
 
     Raises:
         RejectedPair: Where there are none.
     """
+    if CELL.fullmatch(reference):
+        from cc_prep.formats import image_tables  # which needs pyarrow
+
+        return image_tables.read_image(reference, MAX_BYTES)
     try:
         return storage.read_bytes(reference, MAX_BYTES)
     except FileNotFoundError:

@@ -221,15 +221,16 @@ def videos(out_dir: str) -> None:
 @click.option(
     "--like",
     metavar="NAME|FILE",
-    help="Take the settings of preparation and training from this manifest, for example `pairs`; "
-    "default: the settings of the layout's own manifest.",
+    help="Take the settings of preparation and training from this manifest, for example `clevr` "
+    "for ProCap; default: those of the public data set, and those of `pairs` for other data.",
 )
 def init(name: str, root: str, out: str | None, like: str | None) -> None:
     """Recognises the layout of DIR and writes the manifest NAME.
 
-    DIR is a folder. Recognised are the public data sets, a table (pairs.csv, .jsonl, .parquet),
-    folders before/ and after/, and videos. For any other folder, a message says what it holds and
-    what is missing.
+    DIR is a folder. Recognised are the public data sets, tables that name two images or hold them
+    (CSV, JSON, JSON lines, Parquet), folders before/ and after/, captions in Karpathy's form beside
+    two folders of images, videos and large rasters. Notes say what was found out and is not sure.
+    For any other folder, a message says what it holds and what is missing.
 
     \b
     Example:
@@ -252,6 +253,8 @@ def init(name: str, root: str, out: str | None, like: str | None) -> None:
     storage.write_bytes(str(target), layout.text.encode())
     counts = ", ".join(f"{split} {count:,}" for split, count in layout.pairs.items())
     echo(f"{target}: {layout.settings.layout}, pairs: {counts}")
+    for remark in layout.remarks:
+        echo(f"note: {remark}")
     for fault in layout.faults[: detect_layout.MAX_LISTED]:
         echo(f"fault: {fault}")
     more = len(layout.faults) - detect_layout.MAX_LISTED

@@ -62,6 +62,11 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="The file that is written, relative to the root.",
 )
+@click.option(
+    "--write",
+    is_flag=True,
+    help="Put the file and its splits into the manifest, which has to be a file of yours.",
+)
 def split(
     *,
     dataset: str,
@@ -73,21 +78,27 @@ def split(
     seed: int,
     distance: str,
     out: str,
+    write: bool,
 ) -> None:
     """Divides the pairs of DATASET into splits.
 
     DATASET has none yet, and its layout is `table` or `folders`. Near-duplicate images are never
-    put into two splits. In the manifest, name the file that is written as `split_file`, and its
-    splits as `splits`. Reports say how the splits were made.
+    put into two splits. --write puts the file that is written into the manifest; without it, name
+    it there as `split_file`, and its splits as `splits`. Reports say how the splits were made.
 
     \b
     Example:
-      cc-prep split mine --shares train=80,test=20 --group-by 'site(\\d+)'
+      cc-prep split mine --write --shares train=80,test=20 --group-by 'site(\\d+)'
     """
-    from cc_prep import manifest, storage
-    from cc_prep.datasets import detect_layout, splitting
+    from cc_prep import manifest, manifest_text, storage
+    from cc_prep.datasets import splitting
 
     settings = manifest.load(dataset, [*overrides, "split_file=null"], root)
+    if write and manifest.is_packaged(dataset):
+        raise UserError(
+            f"--write: {dataset} is a manifest of the package",
+            f"Make one of yours: cc-prep init NAME --root {settings.root}",
+        )
     pairs = _pairs_without_splits(dataset, settings)
     groups = _groups(settings, pairs, column, pattern)
     with progress_bar("hashing images") as progress:
@@ -108,9 +119,16 @@ def split(
     _check_no_other(target, result.splits)
     storage.write_json(target, {"about": description, "splits": result.splits})
     print_tree({name: value for name, value in description.items() if value is not None})
-    echo(f"{target}; set in the manifest, in place of its own splits:")
-    with_pairs = [detect_layout.quoted(name) for name, ids in result.splits.items() if ids]
-    echo(f"  split_file: {out}\n  splits: [{', '.join(with_pairs)}]")
+    with_pairs = [name for name, ids in result.splits.items() if ids]
+    named = {"split_file": out, "splits": with_pairs}
+    if write:
+        text = manifest_text.with_values(manifest.text_of(dataset), named)
+        storage.write_bytes(storage.named(settings.source), text.encode())
+        echo(f"{target}; written into {settings.source}")
+    else:
+        echo(f"{target}; set in the manifest, in place of its own splits, or give --write:")
+        for key, value in named.items():
+            echo(f"  {key}: {manifest_text.flow(value)}")
     empty = [name for name, ids in result.splits.items() if not ids]
     if empty:
         echo(

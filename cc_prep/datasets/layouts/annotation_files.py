@@ -158,7 +158,7 @@ class Images:
 
 
 def parts(root: str, part_names: Iterable[Iterable[str]]) -> dict[str, bool]:
-    """Whether each part of a layout is there, by its first name.
+    """Whether each part of a layout is there, by the name that is, else by its first.
 
     Args:
         part_names: The names that each part may have; those that end in `/` are folders.
@@ -166,10 +166,14 @@ def parts(root: str, part_names: Iterable[Iterable[str]]) -> dict[str, bool]:
     presence = {}
     for names in part_names:
         alternatives = list(names)
-        presence[alternatives[0]] = any(
-            (storage.is_folder if name.endswith("/") else storage.exists)(storage.join(root, name))
+        there = [
+            name
             for name in alternatives
-        )
+            if (storage.is_folder if name.endswith("/") else storage.exists)(
+                storage.join(root, name)
+            )
+        ]
+        presence[(there or alternatives)[0]] = bool(there)
     return presence
 
 

@@ -19,6 +19,7 @@ from cc_prep import storage, text_files
 from cc_prep.datasets.layouts import annotation_files, masks, split_file, table
 from cc_prep.datasets.layouts.annotation_files import LITTER, Images, by_stem, is_image, visible
 from cc_prep.datasets.layouts.file_names import canonical, nearest
+from cc_prep.datasets.no_change_sentences import all_say_so
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
@@ -185,13 +186,16 @@ def _of(manifest: Manifest, prefix: str, captioned: str | None = None) -> list[I
     names = _names(root, f"{prefix}{sides[0]}") | _names(root, f"{prefix}{sides[1]}")
     unchanged = _unchanged(root, prefix)
     captions = _captions(root, prefix, names) if captioned in (None, split) else {}
+    says_so = manifest.captions.mark_unchanged
     return [
         masks.with_masks(
             ImagePair(
                 dataset=manifest.name,
                 split=split,
                 id=name,
-                kind=NO_CHANGE if name in unchanged else CHANGE,
+                kind=NO_CHANGE
+                if name in unchanged or (says_so and all_say_so(captions.get(name, ())))
+                else CHANGE,
                 before=images.of(f"{prefix}{sides[0]}/{name}"),
                 after=images.of(f"{prefix}{sides[1]}/{name}"),
                 captions=captions.get(name, ()),

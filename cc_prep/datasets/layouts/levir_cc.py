@@ -13,6 +13,8 @@ maps of land cover in place of labels:
     SECOND-CC-AUG.json                           as LevirCCcaptions.json
 
 `levir` and `masks` of the manifest say which. `changeflag` 0 makes a pair one without change.
+Other data sets have these folders and rows under other names, some without `changeflag`, some
+without `split`, for which the folder of an image stands, and some without captions.
 """
 
 from __future__ import annotations
@@ -23,11 +25,14 @@ from typing import Any
 from cc_prep import storage
 from cc_prep.datasets.layouts import annotation_files, masks
 from cc_prep.datasets.layouts.annotation_files import Images, MissingPart, first_folder
+from cc_prep.datasets.layouts.file_names import canonical
+from cc_prep.datasets.no_change_sentences import all_say_so
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 from cc_prep.words import counted
 
 LAYOUT = "LEVIR-CC"
+SPLIT = "{split}"  # in the name of a folder
 FILES = ("LevirCCcaptions.json", "SECOND-CC-AUG.json", "whuCCcaptions.json")
 FOLDERS = ("images/", "train/rgb/", "val/rgb/", "test/rgb/")
 WANTED = (
@@ -60,14 +65,19 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
         if row["split"] == split:
             stem = _stem(row)
             before, after = (images.of(f"{side}/{stem}") for side in sides)
+            captions = tuple(filter(None, map(_sentence, row["sentences"])))
+            flag = row.get("changeflag")
+            is_unchanged = not flag
+            if flag is None:
+                is_unchanged = manifest.captions.mark_unchanged and all_say_so(captions)
             pair = ImagePair(
                 dataset=manifest.name,
                 split=split,
                 id=stem,
-                kind=CHANGE if row["changeflag"] else NO_CHANGE,
+                kind=NO_CHANGE if is_unchanged else CHANGE,
                 before=before,
                 after=after,
-                captions=tuple(filter(None, map(_sentence, row["sentences"]))),
+                captions=captions,
                 image_id=row["filename"],
             )
             references = (
@@ -80,7 +90,7 @@ def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
 
 def faults(manifest: Manifest) -> list[str]:
     """Files twice, empty sentences, labels of other names than their images, unknown splits."""
-    rows, file = _rows(manifest), manifest.levir.captions
+    rows, file = _rows(manifest), manifest.levir.captions or LAYOUT
     counts = Counter((row["split"], row["filename"]) for row in rows)
     problems = [
         f"{file}: {name} of {split} is there twice" for (split, name), n in counts.items() if n > 1
@@ -114,14 +124,13 @@ def _sides(manifest: Manifest, split: str) -> list[str]:
     """The folders of before and after. Raises MissingPart."""
     patterns = (manifest.levir.before, manifest.levir.after)
     return [
-        first_folder(manifest.root, [pattern.replace("{split}", split)], LAYOUT)
-        for pattern in patterns
+        first_folder(manifest.root, [pattern.replace(SPLIT, split)], LAYOUT) for pattern in patterns
     ]
 
 
 def _mask_folders(manifest: Manifest, split: str) -> list[str | None]:
     patterns = (manifest.levir.mask, manifest.levir.mask_before, manifest.levir.mask_after)
-    return [pattern and pattern.replace("{split}", split) for pattern in patterns]
+    return [pattern and pattern.replace(SPLIT, split) for pattern in patterns]
 
 
 def _stem(row: dict[str, Any]) -> str:
@@ -134,16 +143,51 @@ def _sentence(entry: dict[str, Any]) -> str:
 
 
 def _rows(manifest: Manifest) -> list[dict[str, Any]]:
+    """The rows of the file of captions, or one for each image before. Raises UserError."""
+    if manifest.levir.captions is None:
+        return [
+            {"filename": name, "split": split, "sentences": []}
+            for split in manifest.splits
+            for name in _images_before(manifest, split).values()
+        ]
     path = storage.resolve(manifest.root, manifest.levir.captions)
     entries: list[dict[str, Any]] = annotation_files.read_json(path, dict, LAYOUT).get("images")
     rows = entries if isinstance(entries, list) else []
+    if any(isinstance(row, dict) and "split" not in row for row in rows):
+        rows = _with_splits(manifest, rows)
     checks = {
         "filename": lambda value: isinstance(value, str) and bool(value),
         "split": lambda value: isinstance(value, str),
-        "changeflag": lambda value: value in (0, 1),
         "sentences": lambda value: (
             isinstance(value, list) and all(isinstance(one, dict) and "raw" in one for one in value)
         ),
     }
     annotation_files.check_rows(path, rows, checks)
+    flagged = [row for row in rows if "changeflag" in row]
+    annotation_files.check_rows(path, flagged, {"changeflag": lambda value: value in (0, 1)})
     return rows
+
+
+def _with_splits(manifest: Manifest, rows: list[Any]) -> list[Any]:
+    """The rows, those without a split in that in whose folder their image lies, or the first."""
+    split_of = {
+        stem: split
+        for split in reversed(manifest.splits)
+        for stem in _images_before(manifest, split)
+    }
+    first = manifest.splits[0]
+    return [
+        {"split": split_of.get(canonical(_stem(row)), first), **row}
+        if isinstance(row, dict) and isinstance(row.get("filename"), str)
+        else row
+        for row in rows
+    ]
+
+
+def _images_before(manifest: Manifest, split: str) -> dict[str, str]:
+    """The images in a split's folder of images before, by the name without its ending."""
+    pattern = manifest.levir.before
+    if SPLIT not in pattern and split != manifest.splits[0]:
+        return {}  # all are of the first split
+    folder = storage.join(manifest.root, pattern.replace(SPLIT, split))
+    return annotation_files.by_stem(storage.list_files(folder))

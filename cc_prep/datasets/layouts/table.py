@@ -1,4 +1,4 @@
-"""A user's own pairs: a CSV, JSON-lines or Parquet table with a row a pair or a row a caption.
+"""A table of pairs, CSV, JSON, JSON lines or Parquet, with a row a pair or a row a caption.
 
     before, after      image files, relative to the data set's root (absolute ones and URLs too,
                        where the manifest says `outside_root: true`)
@@ -10,7 +10,9 @@
 In a table with masks a pair of kind no_change has one that is zero everywhere.
 
 Rows with the same id, or without ids the same two images, are one pair, their captions together.
-`table.file` names the table; by default it is the one file called `pairs.*` in the root.
+`table.file` names the table; by default it is the one file called `pairs.*` in the root. Where a
+table calls its columns otherwise, `table.columns` says which they are (`columns.py`). Images may
+lie in a Parquet file itself (`cc_prep.formats.image_tables`).
 """
 
 from __future__ import annotations
@@ -25,11 +27,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cc_prep import storage, strict_json, text_files
-from cc_prep.datasets.layouts import masks, split_file
+from cc_prep.datasets.layouts import annotation_files, columns, masks, split_file
+from cc_prep.datasets.layouts.annotation_files import MissingPart
 from cc_prep.datasets.layouts.file_names import Spelling, canonical
+from cc_prep.datasets.no_change_sentences import all_say_so
 from cc_prep.errors import UserError, first_line
 from cc_prep.formats.tar import DamagedShard
-from cc_prep.manifest import Manifest
+from cc_prep.manifest import Manifest, Table
+from cc_prep.media.images import CELL
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 from cc_prep.words import counted
 
@@ -55,7 +60,12 @@ ONCE = ("split", "kind", "change_type", *masks.NAMES)
 COLUMNS = ("before", "after")
 KNOWN = {*COLUMNS, "caption", "captions", "id", *ONCE}
 MAX_LISTED = 8
-ENDINGS = (".csv", ".jsonl", ".parquet")
+ENDINGS = (".csv", ".jsonl", ".json", ".parquet")
+NAMED_OTHERWISE = "Say which columns they are: table.columns={before: …, after: …}"
+SPLIT, ANY = "{split}", "*"  # in the name of a file
+NO_KIND = "Use change or no_change"
+LONGEST_SHOWN = 60  # characters of a text of the table in messages
+LONGEST_NAME = 4096  # characters of the name of an image, as file systems have it
 
 
 @dataclass(frozen=True)
@@ -64,22 +74,34 @@ class Row:
 
     Attributes:
         number: Its line in a text, else which row it is.
+        split: That of its file, where there is a file for each.
     """
 
     path: str
     number: int
     values: dict[str, Any]
+    split: str = ""
 
     @property
     def place(self) -> str:
         """Where it is, for messages."""
-        if self.path.endswith(".parquet"):
+        if self.path.endswith((".parquet", ".json")):
             return text_files.at_row(self.path, self.number, self.text("id"))
         return text_files.at_line(self.path, self.number)
 
     def text(self, column: str) -> str:
-        """A value as text without blanks around it; "" where there is none."""
+        """A value as text without blanks around it; "" where there is none.
+
+        Raises UserError for a value with parts.
+        """
         value = self.values.get(column)
+        if isinstance(value, dict | list | tuple | bytes):
+            place = text_files.at_row(self.path, self.number)
+            what = {dict: "an object", bytes: "bytes"}.get(type(value), "a list")
+            raise UserError(
+                f"{place}: {column} is no text but {what}",
+                "Name a part of it in table.columns, such as images[0] or answer.text",
+            )
         return "" if value is None else str(value).strip()
 
 
@@ -99,7 +121,8 @@ def only_table(root: str) -> str:
     names = []
     for name in named:
         try:
-            _rows(storage.join(root, name))
+            path = storage.join(root, name)
+            _checked(path, read_raw(path, name), Table())
         except UserError:
             if len(named) == 1:
                 raise
@@ -112,14 +135,18 @@ def only_table(root: str) -> str:
 
 def pairs(manifest: Manifest, split: str) -> list[ImagePair]:
     """The pairs of a split in the order of their first rows. Raises UserError."""
-    return [pair for pair in every_pair(manifest) if pair.split == split]
+    if manifest.split_file is None and SPLIT in (manifest.table.file or ""):
+        listed = _with_splits(manifest, _listed(manifest, [split]))
+    else:
+        listed = every_pair(manifest)
+    return [pair for pair in listed if pair.split == split]
 
 
 def faults(manifest: Manifest) -> list[str]:
     """Splits that the manifest does not name, pairs without a split beside pairs with one, and
     pairs of images that occur twice.
     """
-    listed = _listed(manifest)
+    listed = _listed(manifest, manifest.splits)
     image_pairs = _with_splits(manifest, listed)
     counts = Counter(pair.split for pair in image_pairs)
     problems = [
@@ -144,7 +171,7 @@ def faults(manifest: Manifest) -> list[str]:
 
 def every_pair(manifest: Manifest) -> list[ImagePair]:
     """The pairs of all splits in the order of their first rows. Raises UserError."""
-    return _with_splits(manifest, _listed(manifest))
+    return _with_splits(manifest, _listed(manifest, manifest.splits))
 
 
 def _with_splits(manifest: Manifest, listed: list[ImagePair]) -> list[ImagePair]:
@@ -154,17 +181,22 @@ def _with_splits(manifest: Manifest, listed: list[ImagePair]) -> list[ImagePair]
     return split_file.with_splits(manifest, masks.with_empty(in_splits))
 
 
-def _listed(manifest: Manifest) -> list[ImagePair]:
-    """The pairs in the order of their first rows, with the splits that these name, or ""."""
-    by_id: dict[str, ImagePair] = {}
-    values_of: dict[str, dict[str, str]] = {}
-    for row in _rows(_path(manifest)):
+def _listed(manifest: Manifest, splits: Iterable[str]) -> list[ImagePair]:
+    """The pairs in the order of their first rows, with the splits that these name, or "".
+
+    Args:
+        splits: Whose files are read, where there is one for each.
+    """
+    by_id: dict[tuple[str, str], ImagePair] = {}
+    values_of: dict[tuple[str, str], dict[str, str]] = {}
+    for row in _rows(manifest, splits):
         pair = _pair(manifest, row)
-        earlier = by_id.get(pair.id)
-        values = _once(row, pair.id, values_of.get(pair.id, {}))
-        values_of[pair.id] = values
+        key = (row.split, pair.id)
+        earlier = by_id.get(key)
+        values = _once(row, pair.id, values_of.get(key, {}))
+        values_of[key] = values
         if earlier is None:
-            by_id[pair.id] = pair
+            by_id[key] = pair
             continue
         pair = _pair(manifest, replace(row, values={**row.values, **values}))
         differing = [
@@ -175,7 +207,11 @@ def _listed(manifest: Manifest) -> list[ImagePair]:
         if differing:
             raise _differs(row, pair.id, differing[0], "Give each pair its own id")
         captions = (*earlier.captions, *pair.captions)
-        by_id[pair.id] = replace(pair, captions=captions)
+        by_id[key] = replace(pair, captions=captions)
+    if manifest.captions.mark_unchanged:
+        for key, pair in by_id.items():
+            if not values_of[key]["kind"] and all_say_so(pair.captions):
+                by_id[key] = replace(pair, kind=NO_CHANGE)
     return _as_files_are_spelled(manifest.root, by_id.values())
 
 
@@ -230,8 +266,8 @@ def groups(manifest: Manifest, column: str) -> dict[str, str]:
         UserError: Where there is no such column, no row fills it, or two rows of a pair differ in
             it.
     """
-    path = _path(manifest)
-    rows = _rows(path)
+    rows = _rows(manifest, manifest.splits)
+    path = rows[0].path
     if not all(column in row.values for row in rows):
         known = ", ".join(map(str, rows[0].values))
         raise UserError(f"{path}: no column {column!r}", f"It has: {known}")
@@ -246,24 +282,44 @@ def groups(manifest: Manifest, column: str) -> dict[str, str]:
 
 
 def _pair(manifest: Manifest, row: Row) -> ImagePair:
-    before, after = map(row.text, COLUMNS)
+    before, after = (_image(manifest, row, column) for column in COLUMNS)
     if not before or not after:
         raise UserError(f"{row.place}: no before or no after", REMEDY)
     kind = KINDS.get(row.text("kind").lower())
     if kind is None:
-        raise UserError(f"{row.place}: kind {row.text('kind')!r}", "Use change or no_change")
+        raise UserError(f"{row.place}: kind {shortened(row.text('kind'))}", NO_KIND)
     pair = ImagePair(
         dataset=manifest.name,
-        split=row.text("split"),
-        id=canonical(row.text("id") or f"{before} {after}"),
+        split=row.text("split") or row.split,
+        id=canonical(row.text("id") or _id(row, before, after)),
         kind=kind,
         before=before,
         after=after,
         captions=_captions(row),
         change_type=row.text("change_type") or None,
     )
-    references = (row.text(name) or None for name in masks.NAMES)
+    references = (_image(manifest, row, name) or None for name in masks.NAMES)
     return masks.with_masks(pair, *references, land_cover=manifest.masks.land_cover)
+
+
+def _image(manifest: Manifest, row: Row, column: str) -> str:
+    """The image that a row names in a column, from the root; "" where there is none."""
+    name = row.text(column)
+    if len(name) > LONGEST_NAME:
+        what = f"{column} has {len(name):,} characters, which is no name of a file"
+        raise UserError(f"{row.place}: {what}", "Give the name of the image's file")
+    folder = manifest.table.folder.replace(SPLIT, row.split).strip("/")
+    if not name or not folder or CELL.fullmatch(name) or "://" in name or name.startswith("/"):
+        return name
+    return f"{folder}/{name}"
+
+
+def _id(row: Row, before: str, after: str) -> str:
+    """The id of a pair whose row has none."""
+    if not CELL.fullmatch(before):
+        return f"{before} {after}"
+    stem = row.path.rpartition("/")[2].rpartition(".")[0]
+    return f"{stem}_{row.number - 1:06d}"
 
 
 def _captions(row: Row) -> tuple[str, ...]:
@@ -282,62 +338,159 @@ def _captions(row: Row) -> tuple[str, ...]:
     return tuple(sentence.strip() for sentence in sentences if sentence.strip())
 
 
-def _path(manifest: Manifest) -> str:
-    if manifest.table.file is not None:
-        return storage.resolve(manifest.root, manifest.table.file)
-    names = [n for n in NAMES if storage.exists(storage.join(manifest.root, n))]
-    if len(names) != 1:
-        what = "none of " + ", ".join(NAMES) if not names else " and ".join(names)
-        raise UserError(f"{manifest.root}: {what} in it", "Name the table with --set table.file=…")
-    return storage.join(manifest.root, names[0])
+def files(manifest: Manifest, splits: Iterable[str]) -> list[tuple[str, str]]:
+    """The files of the table, from the root, each with the split that its name says, or "".
+
+    Raises:
+        MissingPart: For a split without one.
+    """
+    root, pattern = manifest.root, manifest.table.file
+    if pattern is None:
+        names = [name for name in NAMES if storage.exists(storage.join(root, name))]
+        if len(names) != 1:
+            what = "none of " + ", ".join(NAMES) if not names else " and ".join(names)
+            raise UserError(f"{root}: {what} in it", "Name the table with --set table.file=…")
+        return [(names[0], "")]
+    if SPLIT not in pattern and ANY not in pattern:
+        return [(pattern, "")]
+    found = []
+    for split in splits if SPLIT in pattern else [""]:
+        folder, slash, name = pattern.replace(SPLIT, split).rpartition("/")
+        fits = re.compile(".*".join(map(re.escape, name.split(ANY))))
+        listed = annotation_files.visible(storage.list_files(storage.resolve(root, folder)))
+        of_split = [(f"{folder}{slash}{one}", split) for one in listed if fits.fullmatch(one)]
+        if not of_split:
+            path = storage.resolve(root, f"{folder}{slash}{name}")
+            raise MissingPart(f"no file {path}", "Check table.file and splits in the manifest")
+        found += of_split
+    return found
 
 
-def _rows(path: str) -> list[Row]:
-    """The rows of a table. Raises UserError."""
+def _rows(manifest: Manifest, splits: Iterable[str]) -> list[Row]:
+    """The rows of a table, with the columns that the manifest says. Raises UserError."""
+    listed = files(manifest, splits)
+    rows = [
+        replace(row, split=split)
+        for file, split in listed
+        for row in read_raw(storage.resolve(manifest.root, file), file)
+    ]
+    return _checked(storage.resolve(manifest.root, listed[0][0]), rows, manifest.table)
+
+
+def read_raw(path: str, file: str) -> list[Row]:
+    """The rows of a file, whatever columns they have.
+
+    Args:
+        file: The path from the root, by which images in a Parquet file are named.
+
+    Raises:
+        UserError: For what is no table.
+    """
     try:
-        data = storage.read_bytes(path)
+        if path.endswith(".parquet"):
+            from cc_prep.formats import image_tables  # which needs pyarrow
+
+            listed = enumerate(image_tables.read_rows(path, file), 1)
+            return [Row(path, number, values) for number, values in listed]
+        return _text_rows(path, storage.read_bytes(path))
+    except DamagedShard as error:
+        raise UserError(str(error), ROW_FILES) from None
     except OSError as error:
         raise UserError(f"{path}: {first_line(error)}", ROW_FILES) from None
-    rows = (_parquet_rows if path.endswith(".parquet") else text_rows)(path, data, REMEDY)
+
+
+def _checked(path: str, rows: list[Row], settings: Table) -> list[Row]:
+    """The rows that are wanted, by our names of their columns. Raises UserError."""
+    if not rows:
+        raise UserError(f"{path}: no rows", REMEDY)
+    first = rows[0]
+    rows = [_as_ours(row, settings) for row in rows if _is_wanted(row, settings)]
+    if not rows:
+        raise UserError(f"{first.path}: no row fits table.rows", "Check its expressions")
+    if isinstance(first.values, dict):
+        for name, place in (*settings.columns.items(), *((p, p) for p in settings.rows)):
+            if place is not None and columns.value_at(first.values, place) is None:
+                _require(first, name, place)
+    _with_columns(first.path, rows, f"{REMEDY}. {NAMED_OTHERWISE}")
     names = {str(name) for row in rows for name in row.values}
-    for name in sorted(names - KNOWN):
+    taken = {columns.name_of(place) for place in settings.columns.values() if place is not None}
+    for name in sorted(names - KNOWN - taken):
         usual = name.strip().lower()
-        if usual in KNOWN - names:
+        if usual in KNOWN - names and settings.columns.get(usual, "") is not None:  # type: ignore[call-overload]
             raise UserError(
-                f"{path}: a column is called {name!r}, which is not read as {usual!r}",
+                f"{first.path}: a column is called {name!r}, which is not read as {usual!r}",
                 f"Call it {usual}, or something else if it means something else",
             )
     return rows
 
 
-def _parquet_rows(path: str, data: bytes, remedy: str) -> list[Row]:
-    from cc_prep.formats import base  # which needs pyarrow
+def _require(row: Row, name: str, place: str) -> None:
+    """Raises UserError where a row has no column of that name."""
+    if place not in row.values and columns.name_of(place) not in row.values:
+        raise UserError(
+            f"{row.path}: no column {columns.name_of(place)!r}, which the manifest has as {name}",
+            f"It has: {_columns(row.values)}",
+        )
 
-    try:
-        values = base.read_rows(data, None, path)
-    except DamagedShard as error:
-        raise UserError(str(error), ROW_FILES) from None
-    rows = [Row(path, number, one) for number, one in enumerate(values, 1)]
-    return _with_columns(path, rows, remedy)
+
+def _as_ours(row: Row, settings: Table) -> Row:
+    """The row with our names of its columns; the others stay, for `cc-prep split --group`."""
+    if not settings.columns or not isinstance(row.values, dict):
+        return row
+    ours: dict[str, Any] = {
+        name: None if place is None else columns.value_at(row.values, place)
+        for name, place in settings.columns.items()
+    }
+    return replace(row, values={**row.values, **ours})
+
+
+def _is_wanted(row: Row, settings: Table) -> bool:
+    if not isinstance(row.values, dict):
+        return True
+    values = {place: columns.value_at(row.values, place) for place in settings.rows}
+    return all(
+        values[place] is not None and re.search(pattern, str(values[place]))
+        for place, pattern in settings.rows.items()
+    )
 
 
 def text_rows(path: str, data: bytes, remedy: str) -> list[Row]:
-    """The rows of a CSV or of JSON lines (.jsonl), which have at least before and after.
+    """The rows of a CSV, of JSON or of JSON lines (.jsonl), which have at least before and after.
 
     Raises:
-        UserError: For what is neither, and with `remedy` for a table without rows or without these
-            columns.
+        UserError: For what is none of them, and with `remedy` for a table without rows or without
+            these columns.
     """
-    text = text_files.decode(data, path)
-    read = text_files.json_lines if path.endswith(".jsonl") else _csv_rows
-    rows = [Row(path, number, values) for number, values in read(text, path)]
+    rows = _text_rows(path, data)
+    if not rows:
+        raise UserError(f"{path}: no rows", remedy)
     return _with_columns(path, rows, remedy)
+
+
+def _text_rows(path: str, data: bytes) -> list[Row]:
+    text = text_files.decode(data, path)
+    if path.endswith(".json"):
+        return [Row(path, number, values) for number, values in enumerate(_items(text, path), 1)]
+    read = text_files.json_lines if path.endswith(".jsonl") else _csv_rows
+    return [Row(path, number, values) for number, values in read(text, path)]
+
+
+def _items(text: str, path: str) -> list[Any]:
+    """The objects of a JSON list, which may be the only list of an object. Raises UserError."""
+    try:
+        value = strict_json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({first_line(error)})", ROW_FILES) from None
+    if isinstance(value, dict):
+        lists = [one for one in value.values() if isinstance(one, list)]
+        value = lists[0] if len(lists) == 1 else value
+    if not isinstance(value, list):
+        raise UserError(f"{path}: no list of rows", 'Write [{"before": …, "after": …}, …]')
+    return value
 
 
 def _with_columns(path: str, rows: list[Row], remedy: str) -> list[Row]:
     """The rows, of which each is an object with before and after. Raises UserError."""
-    if not rows:
-        raise UserError(f"{path}: no rows", remedy)
     for row in rows:
         if not isinstance(row.values, dict) or not row.values.keys() >= {*COLUMNS}:
             place = path if row is rows[0] else row.place
@@ -379,7 +532,8 @@ def _csv_rows(text: str, path: str) -> Iterator[tuple[int, dict[str, str | None]
 def _header(line: str) -> tuple[str, list[str]]:
     """The separator of a CSV and the names of its columns. Raises csv.Error for a name twice."""
     names = {mark: next(csv.reader([line], delimiter=mark), []) for mark in ",;\t"}
-    mark = next((mark for mark in names if {*COLUMNS} <= {*names[mark]}), ",")
+    known = (mark for mark in names if {*COLUMNS} <= {*names[mark]})
+    mark = next(known, None) or max(names, key=lambda one: len(names[one]))
     twice = [name for name, count in Counter(filter(None, names[mark])).items() if count > 1]
     if twice:
         raise csv.Error(f"two columns are called {twice[0]!r}")
@@ -388,5 +542,10 @@ def _header(line: str) -> tuple[str, list[str]]:
 
 def _columns(values: Any) -> str:
     """The columns of a row in words."""
-    names = [str(name) for name in values] if isinstance(values, dict) else []
+    names = [str(name)[:LONGEST_SHOWN] for name in values] if isinstance(values, dict) else []
     return ", ".join(names[:MAX_LISTED]) or "none"
+
+
+def shortened(text: str) -> str:
+    """A text of a row for a message, in quotes and cut where it is long."""
+    return repr(text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…")

@@ -228,8 +228,8 @@ def test_what_is_odd_is_noted(tmp_path: Path) -> None:
     write(tmp_path / "annotations/train.json", [{"img_id": "7", "sentences": captions}])
     names = ["7 (train)", "9 (val)", "8 (test)"]
     inspection = inspect(settings, settings.splits)
-    assert inspection.notes == [
-        "train: 1 captions are repeated within their pair",
+    assert [note.partition(". ")[0] for note in inspection.notes] == [
+        "train: 1 captions are repeated within their pair, and count as often",
         "train: 1 captions have characters beyond ASCII (é 1)",
         "train: 1 captions have control or invisible characters (U+200B 1)",
         f"3 pairs show what another shows: {' = '.join(names)}",
@@ -238,6 +238,7 @@ def test_what_is_odd_is_noted(tmp_path: Path) -> None:
         "train: 1 pair with a near duplicate: 7 (looks like 9 (val))",
         "val: 1 pair with a near duplicate: 9 (looks like 8 (test))",
     ]
+    assert all(note.count(". ") == 1 for note in inspection.notes), "each has a remedy"
     assert f"1 images are in several splits: {' = '.join(sorted(names))}" in inspection.faults
 
 
@@ -277,13 +278,15 @@ COUNTS = {
 }
 NOTES = {
     "spot": [
-        "train: 3 captions are repeated within their pair",
-        "train: 5 captions are no sentence but what programs write for a missing one: 'none', 'na'",
-        "val: 2 captions are no sentence but what programs write for a missing one: 'none'",
+        "train: 3 captions are repeated within their pair, and count as often. Leave one of each",
+        "train: 5 captions are no sentence but what programs write for a missing one: 'none', "
+        "'na'. Leave them empty",
+        "val: 2 captions are no sentence but what programs write for a missing one: 'none'. Leave "
+        "them empty",
     ],
     "edit": [
-        "val: 4 captions are repeated within their pair",
-        "test: 1 captions are repeated within their pair",
+        "val: 4 captions are repeated within their pair, and count as often. Leave one of each",
+        "test: 1 captions are repeated within their pair, and count as often. Leave one of each",
     ],
 }
 # Of these, some were looked at: all their captions, or some, say that nothing changed.

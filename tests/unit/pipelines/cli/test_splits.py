@@ -192,6 +192,13 @@ def test_the_commands(
     assert split.returncode == 0, split.stdout + split.stderr
     assert "train 21, test 9" in split.stdout
     assert "split_file: splits.json\n  splits: [train, test]\n" in split.stdout
+    written = commands.cc_prep("split", "mine", *options, "--group-by", r"site(\d)", "--write")
+    assert (written.returncode, "written into manifests/mine.yaml" in written.stdout) == (0, True)
+    mine = manifest.load("mine", root=str(data))
+    assert (mine.split_file, mine.splits) == ("splits.json", ("train", "test"))
+    assert len(datasets.pairs(mine, "test")) == 9
+    theirs = commands.cc_prep("split", "own", *options, "--set", "layout=folders", "--write")
+    assert (theirs.returncode, "own is a manifest of the package" in theirs.stderr) == (2, True)
     listed = json.loads((data / "splits.json").read_text())
     assert listed["about"]["grouped by"] == r"site(\d)"
     settings = manifest.load(

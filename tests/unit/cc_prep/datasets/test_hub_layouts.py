@@ -1,0 +1,193 @@
+"""Data as they are published now, from a folder to pairs by what `cc-prep init` finds out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cc_prep import datasets, manifest
+from cc_prep.datasets import detect_layout
+from cc_prep.datasets.detect_layout import Recognised
+from cc_prep.errors import UserError
+from cc_prep.inspect import inspection
+from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
+from tests import hub_tables
+from tests.dataset_factory import image, write
+from tests.hub_tables import SENTENCES
+
+
+def found(make: Callable[[Path], None], root: Path) -> tuple[Recognised, list[ImagePair]]:
+    """What `init` writes for a folder, and the pairs that its manifest then gives."""
+    make(root)
+    recognised = detect_layout.recognise("mine", str(root))
+    file = root.parent / f"{root.name}.yaml"
+    file.write_text(recognised.text)
+    settings = manifest.load(str(file))
+    pairs = [pair for split in settings.splits for pair in datasets.pairs(settings, split)]
+    assert inspection.inspect(settings, settings.splits).faults == []
+    return recognised, pairs
+
+
+def test_images_in_tables(tmp_path: Path) -> None:
+    """Keeps away: 289 kB of PNG bytes in a message for the struct of an image."""
+    recognised, pairs = found(hub_tables.diffspot, tmp_path / "d")
+    assert recognised.pairs == {"train": 8, "test": 3}
+    settings = recognised.settings
+    assert settings.table.file == "data/{split}-*.parquet"
+    assert settings.table.columns == {
+        "before": "image_before", "after": "image_after", "caption": "ground_truth_diff",
+        "change_type": "task_type",
+    }  # fmt: skip
+    assert settings.shards.shuffle_seed is None
+    assert pairs[5].before == "data/train-00001-of-00002.parquet#row=000000000,image_before"
+    assert (pairs[5].id, pairs[5].captions) == ("train-00001-of-00002_000000", (SENTENCES[1],))
+    assert [pair.kind for pair in pairs[:6]] == [CHANGE, NO_CHANGE, *[CHANGE] * 3, NO_CHANGE]
+    loaded = datasets.LoadedPairs(settings.root, pairs, None)
+    assert (loaded[5].before == loaded[5].after).all()
+    assert (loaded[4].before != loaded[4].after).any()
+
+
+def test_lists_of_images_with_a_conversation(tmp_path: Path) -> None:
+    recognised, pairs = found(hub_tables.mantis, tmp_path / "d")
+    assert recognised.pairs == {"train": 6}
+    assert recognised.settings.table.file == "{split}-*.parquet"
+    assert pairs[2].after == "train-00000-of-00001.parquet#row=000000002,images[1]"
+    assert pairs[2].captions == (SENTENCES[2],)
+
+
+def test_folders_with_metadata(tmp_path: Path) -> None:
+    recognised, pairs = found(hub_tables.imagefolder, tmp_path / "d")
+    assert recognised.pairs == {"train": 4, "validation": 2, "test": 2}
+    assert recognised.settings.table.folder == "{split}"
+    assert (pairs[0].before, pairs[0].captions) == ("train/before/0.png", (SENTENCES[0],))
+    assert [pair.kind for pair in pairs].count(NO_CHANGE) == 3
+    assert any("3 pairs of 8 without a mark count as unchanged" in s for s in recognised.remarks)
+
+
+def test_conversations_with_several_questions(tmp_path: Path) -> None:
+    """Keeps away: "3" as a caption, learned beside what changed."""
+    recognised, pairs = found(hub_tables.conversations, tmp_path / "d")
+    assert recognised.pairs == {"train": 6}
+    assert recognised.settings.table.folder == "images"
+    assert pairs[0].captions == (SENTENCES[0], "3")
+    [remark] = [one for one in recognised.remarks if "questions" in one]
+    assert "2 questions, of which every answer counts as a caption" in remark
+    assert '{"conversations[0].value": describe}' in remark
+    path = str(tmp_path / "d.yaml")
+    chosen = manifest.load(path, ['table.rows={"conversations[0].value": describe}'])
+    pairs = datasets.pairs(chosen, "train")
+    assert [pair.captions for pair in pairs[:2]] == [(SENTENCES[0],), (SENTENCES[1],)]
+    assert [pair.kind for pair in pairs[:2]] == [CHANGE, NO_CHANGE]
+    none = manifest.load(path, ["table.rows={id: nothing}"])
+    with pytest.raises(UserError, match=r"no row fits table\.rows"):
+        datasets.pairs(none, "train")
+
+
+def test_items_whose_paths_begin_at_the_root(tmp_path: Path) -> None:
+    recognised, pairs = found(hub_tables.c3_bench, tmp_path / "d")
+    assert recognised.settings.table.file == "data/items.json"
+    assert (pairs[1].id, pairs[1].change_type) == ("1", "signs")
+    assert pairs[0].captions == (SENTENCES[0], "another")
+
+
+def test_captions_in_karpathys_form_under_any_name(tmp_path: Path) -> None:
+    """Keeps away: "no known layout; dataset_karp.json in it" of what our reader can take."""
+    recognised, pairs = found(hub_tables.karpathy, tmp_path / "d")
+    assert recognised.pairs == {"train": 2, "val": 1, "test": 1}
+    levir = recognised.settings.levir
+    assert (levir.captions, levir.before, levir.mask) == ("dataset_karp.json", "imgs/A", None)
+    assert [pair.kind for pair in pairs] == [CHANGE, NO_CHANGE, CHANGE, CHANGE]
+    assert recognised.settings.train.keys() == manifest.load("pairs").train.keys()
+
+
+def test_levir_under_another_name(tmp_path: Path) -> None:
+    """Keeps away: Forest-Change taken for Spot-the-Diff, and rows that need a split and a flag."""
+    recognised, pairs = found(hub_tables.forest_change, tmp_path / "d")
+    assert recognised.pairs == {"train": 2, "val": 1, "test": 1}
+    levir = recognised.settings.levir
+    assert (levir.captions, levir.before) == ("ForestChatcaptions.json", "images/{split}/A")
+    assert levir.mask == "images/{split}/label"
+    assert pairs[0].mask == "images/train/label/train_0.png"
+
+
+def test_pairs_with_masks_and_without_captions(tmp_path: Path) -> None:
+    recognised, pairs = found(hub_tables.fotbcd, tmp_path / "d")
+    assert recognised.pairs == {"train": 3, "val": 1, "test": 1}
+    assert recognised.settings.levir.captions is None
+    assert (pairs[0].captions, pairs[0].mask) == ((), "images/train/label/0.png")
+
+
+def test_a_table_beside_folders_says_more(tmp_path: Path) -> None:
+    """Keeps away: captions under other headers that nobody reads, since folders are there."""
+
+    def make(root: Path) -> None:
+        for i in range(3):
+            for at, side in enumerate(("before", "after")):
+                image(root / side / f"{i}.png", 10 * i + at)
+        rows = [f"before/{i}.png;after/{i}.png;{SENTENCES[i]};val" for i in range(3)]
+        (root / "list.csv").write_text("\n".join(["image1;image2;sentence;split", *rows]))
+
+    recognised, pairs = found(make, tmp_path / "d")
+    assert (recognised.settings.layout, recognised.pairs) == ("table", {"val": 3})
+    assert [pair.captions for pair in pairs] == [(one,) for one in SENTENCES[:3]]
+
+
+def test_what_a_collecting_page_wrote(tmp_path: Path) -> None:
+    """Keeps away: the folder of `cc-train serve --collect` taken for LEVIR-CC, with ProCap's
+    settings."""
+
+    def make(root: Path) -> None:
+        hub_tables.karpathy(root, "LevirCCcaptions.json", "images/{split}/{side}")
+        value = json.loads((root / "LevirCCcaptions.json").read_text())
+        lines = [
+            {"id": f"{i}", "before": f"images/{row['split']}/A/{row['filename']}",
+             "after": f"images/{row['split']}/B/{row['filename']}", "kind": "change",
+             "captions": ["a car came"], "split": row["split"]}
+            for i, row in enumerate(value["images"])
+        ]  # fmt: skip
+        (root / "pairs.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+    recognised, _ = found(make, tmp_path / "d")
+    assert (recognised.settings.layout, recognised.settings.table.file) == ("table", "pairs.jsonl")
+    assert recognised.settings.captions.mark_unchanged is False
+
+
+def test_images_that_are_not_there_are_named(tmp_path: Path) -> None:
+    """Keeps away: "no known layout" of a table, or of captions, whose images lie elsewhere."""
+    write(tmp_path / "t/list.json", [{"image_A": "x/1.png", "image_B": "y/1.png", "caption": "a"}])
+    with pytest.raises(UserError, match=r"list\.json names images such as 'x/1\.png', which are"):
+        detect_layout.recognise("mine", str(tmp_path / "t"))
+    hub_tables.karpathy(tmp_path / "k")
+    (tmp_path / "k/imgs/A").rename(tmp_path / "k/imgs/other")
+    with pytest.raises(UserError, match=r"names images such as 'train_0\.png', which are in no"):
+        detect_layout.recognise("mine", str(tmp_path / "k"))
+
+
+def test_values_that_are_no_text_are_not_printed(tmp_path: Path) -> None:
+    """Keeps away: a message as long as an image."""
+    data = "x" * 300_000
+    for value in ({"bytes": data}, [data], data):
+        write(tmp_path / "pairs.jsonl", {"before": value, "after": "b.png"})
+        settings = manifest.load("own", root=str(tmp_path))
+        with pytest.raises(UserError) as caught:
+            datasets.pairs(settings, "train")
+        assert len(str(caught.value)) < 500
+
+
+def test_a_store_has_tables_too(tmp_path: Path) -> None:
+    """Keeps away: tables of the hub that only a disk can hold (`hf://` is such a store)."""
+    import fsspec
+
+    hub_tables.diffspot(tmp_path / "d")
+    store = fsspec.filesystem("memory")
+    store.put(str(tmp_path / "d"), "/hub", recursive=True)
+    try:
+        recognised = detect_layout.recognise("mine", "memory://hub")
+        assert recognised.pairs == {"train": 8, "test": 3}
+        pairs = datasets.pairs(recognised.settings, "test")
+        assert datasets.LoadedPairs("memory://hub", pairs, None)[0].before.shape[2] == 3
+    finally:
+        store.rm("/hub", recursive=True)
