@@ -275,7 +275,8 @@ def _judged(item: Item, result: Evaluation) -> dict[str, Any]:
     if item.facts is None or result.rendered is None:
         return {}
     verdict = result.rendered.verdicts[item.id]
-    return {"facts": item.facts.to_json(), "outcomes": verdict.outcomes, "exact": verdict.exact}
+    judged = {"facts": item.facts.to_json(), "outcomes": verdict.outcomes, "exact": verdict.exact}
+    return judged | ({"changes": verdict.changes.to_json()} if item.facts.several else {})
 
 
 def of_training(count: int, pairs: int) -> str:
