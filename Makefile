@@ -7,6 +7,7 @@ DEMO    ?= out/demo
 ASSETS  ?= out/assets
 MINI    ?= out/captioner-mini
 CHAIN_MINI ?= out/chain-mini
+MULTI   ?= out/captioner-multi
 PHOTOS_MINI ?= out/photos-mini
 ABLATION ?= out/ablation
 IMAGINING ?= out/imagining
@@ -34,7 +35,7 @@ LOWEST  := $(VENV)-lowest/.setup-done
 .DEFAULT_GOAL := help
 .PHONY: help setup browser java demo test test-lowest faults gpu-smoke wheel mutants docs lint format check bench \
   interpolate score shards stage1 stage2 pair scorer chain mllm evaluate zoo-row ablation imagining assets captioner-mini \
-  chain-mini photos-mini
+  captioner-multi chain-mini photos-mini
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -187,6 +188,9 @@ imagining: $(SETUP)  ## does stage 1 pay where labels are few? On rendered scene
 # How captioner-mini was made, step by step, in some hours on two cores; see docs/results.md.
 captioner-mini: $(SETUP)  ## train a captioner of rendered pairs from nothing: MINI/packed
 	BIN=$(BIN) MINI='$(MINI)' sh tools/recipes/captioner-mini.sh
+
+captioner-multi: $(SETUP)  ## train a captioner that says several changes, from captioner-mini: MULTI/packed
+	BIN=$(BIN) MULTI='$(MULTI)' sh tools/recipes/captioner-multi.sh
 
 # How chain-mini was made, in some ten minutes on two cores; see docs/chain.md.
 chain-mini: $(SETUP)  ## train a captioner that also masks the change, from captioner-mini: CHAIN_MINI/packed

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
@@ -21,6 +21,7 @@ NO_CHANGE = "no_change"
 EMPTY_MASK = "#empty"  # in place of a mask image: nothing changed anywhere
 CHANGE_CLASS = ("change",)  # the classes of masks that say where and no more
 FACT_TYPES = ("none", "color", "material", "add", "drop", "move")
+SEVERAL = "several"  # the type of facts with more than one change
 GRAMMARS = ("synth", "composites")
 # The types of change of composed pairs, and their reverse.
 REVERSED = {
@@ -120,18 +121,58 @@ class ObjectAttributes:
 
 
 @dataclass(frozen=True)
+class ObjectChange:
+    """One change of one object.
+
+    Attributes:
+        type: One of FACT_TYPES of rendered pairs, of REVERSED of composed ones.
+        before, after: The attributes of the object; None where it is not in that image, and for a
+            change of the picture as a whole.
+    """
+
+    type: str
+    before: ObjectAttributes | None = None
+    after: ObjectAttributes | None = None
+
+    def reversed(self) -> ObjectChange:
+        """The change from after to before."""
+        return ObjectChange(REVERSED.get(self.type, self.type), self.after, self.before)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "type": self.type,
+            "before": self.before and self.before.to_json(),
+            "after": self.after and self.after.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], types: Collection[str]) -> ObjectChange:
+        """Raises ValueError where a value is missing, surplus or of another type."""
+        if not isinstance(value, dict) or value.keys() != {"type", "before", "after"}:
+            raise ValueError("a change is type, before, after")
+        if value["type"] not in types:
+            raise ValueError(f"{value['type']!r} is no type of change")
+        before, after = (
+            None if value[end] is None else ObjectAttributes.from_json(value[end])
+            for end in ("before", "after")
+        )
+        return cls(value["type"], before, after)
+
+
+@dataclass(frozen=True)
 class Facts:
     """What truly changed in a pair that was made, and what its two images show.
 
     Attributes:
         type: `none`, or the type of change: one of FACT_TYPES of rendered pairs, of REVERSED of
-            composed ones.
+            composed ones; `several` for more than one.
         before, after: The attributes of the object that changed; None where it is not in that
-            image, for `none`, and for a change of the picture as a whole.
+            image, for `none` and `several`, and for a change of the picture as a whole.
         objects_before, objects_after: The attributes of everything in the two images.
         reversed_captions: Sentences about the pair (after, before).
         grammar: How captions state facts: `synth` (`cc_prep.synth.parsing`) or `composites`
             (`cc_prep.composites.reading`).
+        several: The changes, where there is more than one; `changes` has them in any case.
     """
 
     type: str
@@ -141,13 +182,35 @@ class Facts:
     objects_after: tuple[ObjectAttributes, ...] = ()
     reversed_captions: tuple[str, ...] = ()
     grammar: str = "synth"
+    several: tuple[ObjectChange, ...] = ()
+
+    @classmethod
+    def of_changes(
+        cls,
+        changes: Sequence[ObjectChange],
+        objects_before: tuple[ObjectAttributes, ...] = (),
+        objects_after: tuple[ObjectAttributes, ...] = (),
+        reversed_captions: tuple[str, ...] = (),
+        grammar: str = "synth",
+    ) -> Facts:
+        """The facts of any number of changes."""
+        shown = (objects_before, objects_after, reversed_captions, grammar)
+        if len(changes) > 1:
+            return cls(SEVERAL, None, None, *shown, tuple(changes))
+        one = changes[0] if changes else ObjectChange(FACT_TYPES[0])
+        return cls(one.type, one.before, one.after, *shown)
+
+    @property
+    def changes(self) -> tuple[ObjectChange, ...]:
+        """All changes: none for `none`."""
+        if self.type == FACT_TYPES[0]:
+            return ()
+        return self.several or (ObjectChange(self.type, self.before, self.after),)
 
     def reversed(self) -> Facts:
         """The facts of (after, before), without sentences."""
-        return Facts(
-            REVERSED.get(self.type, self.type),
-            self.after,
-            self.before,
+        return Facts.of_changes(
+            [one.reversed() for one in self.changes],
             self.objects_after,
             self.objects_before,
             grammar=self.grammar,
@@ -166,7 +229,9 @@ class Facts:
             raise UserError(f"{meta.get('key')}: {error}", "Rebuild these shards") from None
 
     def to_json(self) -> dict[str, Any]:
-        """All fields; the grammar only where it is not that of rendered pairs."""
+        """All fields; the grammar only where it is not that of rendered pairs, and the changes only
+        where they are several.
+        """
         value: dict[str, Any] = {
             "type": self.type,
             "before": self.before and self.before.to_json(),
@@ -175,25 +240,33 @@ class Facts:
             "objects_after": tuple(one.to_json() for one in self.objects_after),
             "reversed_captions": self.reversed_captions,
         }
-        return value if self.grammar == "synth" else {**value, "grammar": self.grammar}
+        if self.grammar != "synth":
+            value["grammar"] = self.grammar
+        if self.several:
+            value["several"] = tuple(one.to_json() for one in self.several)
+        return value
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Facts:
         """Raises ValueError where a value is missing, surplus or of another type."""
         names = [one.name for one in fields(cls)]
-        if not isinstance(value, dict) or {"grammar": "synth", **value}.keys() != set(names):
+        optional = {"grammar": "synth", "several": ()}
+        if not isinstance(value, dict) or {**optional, **value}.keys() != set(names):
             raise ValueError(f"facts are {', '.join(names)}")
-        grammar = value.get("grammar", "synth")
+        value = {**optional, **value}
+        grammar = value["grammar"]
         if grammar not in GRAMMARS:
             raise ValueError(f"{grammar!r} is no grammar of captions")
-        kind = value["type"]
         types = FACT_TYPES if grammar == "synth" else tuple(REVERSED)
-        if kind not in types:
-            raise ValueError(f"{kind!r} is no type of change")
-        before, after = (
-            None if value[end] is None else ObjectAttributes.from_json(value[end])
-            for end in ("before", "after")
-        )
+        several = [ObjectChange.from_json(one, types) for one in _listed(value["several"])]
+        if (value["type"] == SEVERAL) != (len(several) > 1) or len(several) == 1:
+            raise ValueError(f"the type {SEVERAL!r} and a list of more than one change go together")
+        if several and (value["before"], value["after"]) != (None, None):
+            raise ValueError("before and after are those of one change alone")
+        if any(one.type == FACT_TYPES[0] for one in several):
+            raise ValueError(f"{FACT_TYPES[0]!r} is none of several changes")
+        ends = {name: value[name] for name in ("type", "before", "after")}
+        changes = several or [ObjectChange.from_json(ends, types)]
         objects_before, objects_after = (
             tuple(ObjectAttributes.from_json(attributes) for attributes in _listed(value[name]))
             for name in ("objects_before", "objects_after")
@@ -201,7 +274,7 @@ class Facts:
         captions = tuple(_listed(value["reversed_captions"]))
         if not all(isinstance(caption, str) for caption in captions):
             raise ValueError("reversed_captions are sentences")
-        return cls(kind, before, after, objects_before, objects_after, captions, grammar)
+        return cls.of_changes(changes, objects_before, objects_after, captions, grammar)
 
 
 @dataclass(frozen=True)

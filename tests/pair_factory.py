@@ -52,6 +52,32 @@ def scene(number: int) -> list[TrainingSample]:
     ]
 
 
+def several(number: int) -> list[TrainingSample]:
+    """A scene of four objects with two changes, and the pair of it without a change."""
+    rng = np.random.default_rng([number, 2])
+    cells = [divmod(int(cell), GRID) for cell in rng.permutation(GRID * GRID)[:6]]
+    objects = [_attributes(rng, cell) for cell in cells[:4]]
+    kinds = list(SENTENCES)
+    chosen = kinds[number % len(kinds)], kinds[number // len(kinds) % len(kinds)]
+    changes = [
+        _changed([one], free, kind, rng)[1].changes[0]
+        for one, free, kind in zip(objects, cells[4:], chosen, strict=False)
+    ]
+    before, after = (
+        tuple(one for one in (*ends, *objects[2:]) if one is not None)
+        for ends in zip(*((change.before, change.after) for change in changes), strict=True)
+    )
+    facts = Facts.of_changes(changes, before, after)
+    turned = [Facts.of_changes([change]) for change in (*changes, *facts.reversed().changes)]
+    sentences = [facts_caption(one) for one in turned]
+    facts = replace(facts, reversed_captions=(". ".join(sentences[2:]),))
+    unchanged = Facts("none", None, None, before, before, ("nothing changed",))
+    return [
+        _sample(number, CHANGE, facts, [". ".join(sentences[:2])]),
+        _sample(number, NO_CHANGE, unchanged, ["nothing changed"]),
+    ]
+
+
 def facts_caption(facts: Facts) -> str:
     """The plain sentence that is true of a change."""
     attributes = facts.after if facts.type == "add" else facts.before

@@ -127,9 +127,16 @@ def _changed_attributes(facts: Facts | None) -> tuple[object, ...] | None:
     """What changed of an object, other than its position."""
     if facts is None:
         return None
-    sides = (facts.before, facts.after)
-    attributes = [side and tuple(side.values.items()) for side in sides]
-    return (facts.type, *attributes)
+    return (
+        facts.type,
+        *(
+            (
+                change.type,
+                *(side and tuple(side.values.items()) for side in (change.before, change.after)),
+            )
+            for change in facts.changes
+        ),
+    )
 
 
 def _exclusion(pair: ImagePair, reason: str, detail: str) -> Exclusion:

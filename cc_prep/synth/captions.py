@@ -105,8 +105,16 @@ RELATIONS: dict[str, np.ndarray] = {
 CLEAR_DISTANCE = 0.3
 
 
+SENTENCES_APART = ". "  # in a text that says several changes
+
+
 def change_captions(scene: Scene, rng: np.random.Generator, count: int = 6) -> list[str]:
-    """Up to `count` different sentences that say the change; none if it cannot be said clearly."""
+    """Up to `count` different sentences that say the change; none if it cannot be said clearly.
+
+    Of several changes each is a text that says all of them, a sentence each, in any order.
+    """
+    if scene.further:
+        return together([change_captions(one, rng, count) for one in scene.each()], rng)
     # What was added is seen in the second image, everything else in the first.
     solids = scene.after if scene.change == "add" else scene.before
     expressions = referring_expressions(solids, scene.changed)
@@ -138,10 +146,38 @@ def plain_caption(scene: Scene) -> str:
     return PLAIN[scene.change].format(it=it, new=new)
 
 
+def together(sentences: Sequence[Sequence[str]], rng: np.random.Generator) -> list[str]:
+    """Texts that say all changes, each in a random order; none where a change has no sentence.
+
+    Args:
+        sentences: Of each change.
+    """
+    texts = []
+    for number in range(min(map(len, sentences))):
+        order = rng.permutation(len(sentences))
+        texts.append(SENTENCES_APART.join(sentences[i][number] for i in order))
+    return texts
+
+
 def plain_captions(scene: Scene) -> list[str]:
-    """The plain sentence, or none where no expression singles the object out."""
+    """The plain sentence, or none where no expression singles the object out.
+
+    Of several changes one text, a sentence each.
+    """
+    if scene.further:
+        of_each = [plain_captions(one) for one in scene.each()]
+        return [SENTENCES_APART.join(one for [one] in of_each)] if all(of_each) else []
     there = scene.after if scene.change == "add" else scene.before
     return [plain_caption(scene)] if referring_expressions(there, scene.changed) else []
+
+
+def by_attributes(scene: Scene) -> bool:
+    """Whether attributes alone single out what changed, before and after."""
+    return all(
+        solids[one.changed] is None or fits(solids, one.changed, FEATURES) == [one.changed]
+        for one in scene.each()
+        for solids in (scene.before, scene.after)
+    )
 
 
 def no_change_captions(rng: np.random.Generator, count: int = 6) -> list[str]:

@@ -25,7 +25,7 @@ import numpy as np
 from cc_prep import extras, storage
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.media.images import encode_image
-from cc_prep.records import CHANGE, NO_CHANGE
+from cc_prep.records import CHANGE, NO_CHANGE, SEVERAL
 from cc_prep.synth import captions, masks, scenes
 from cc_prep.synth import facts as scene_facts
 
@@ -51,6 +51,8 @@ class Settings:
     truth: bool = False
     jitter: float = 1.0
     wording: str = "rich"
+    min_changes: int = 1
+    max_changes: int = 1
 
 
 def make(root: str, count: int, settings: Settings, workers: int | None = None) -> Iterator[int]:
@@ -169,7 +171,7 @@ def write_scene(root: str, index: int, settings: Settings) -> int:
                 serial = 3 + offset * TRUE_FRAMES + step
                 pixels = _render(render, moment, settings, index, serial)
                 write(f"truth/{kind}/{number}/{step:02d}.png", pixels)
-    facts = {"captions": sentences, "scene": asdict(scene)}
+    facts = {"captions": sentences, "scene": scene.to_json()}
     storage.write_json(storage.join(root, f"scenes/{number}.json"), facts)
     return index
 
@@ -177,29 +179,37 @@ def write_scene(root: str, index: int, settings: Settings) -> int:
 def compose(
     index: int, settings: Settings
 ) -> tuple[scenes.Scene, masks.SceneMasks, dict[str, list[str]]]:
-    """Scene `index`: the first that its dice give whose change can be seen and said.
+    """Scene `index`: the first that its dice give whose changes can be seen and said.
 
     Returns the scene, its masks bool [size, size], and its captions by kind.
     """
-    change = change_type(index, settings.seed)
+    change, further = change_type(index, settings.seed), further_types(index, settings)
     for attempt in range(MAX_TRIES):
         rng = np.random.default_rng([settings.seed, index, attempt])
-        scene = scenes.sample(rng, index, change, settings.jitter)
-        if scene is None:
+        scene = scenes.sample(rng, index, change, settings.jitter, further)
+        # Sides are those of the middle camera, which another one far from it sees the other way.
+        if scene is None or (settings.jitter > 1 and not captions.by_attributes(scene)):
             continue
         sentences = captions.change_captions(scene, rng)
         seen = masks.visible_change(scene, settings.size) if len(sentences) >= 3 else None
         if seen is not None:
             unchanged = captions.no_change_captions(rng)
             return scene, seen, {"change": sentences, "no_change": unchanged}
-    raise JobFailed(f"scene {index}: no {change} in {MAX_TRIES} tries")
+    raise JobFailed(f"scene {index}: no {', '.join((change, *further))} in {MAX_TRIES} tries")
 
 
 def change_type(index: int, seed: int) -> str:
-    """The change of scene `index`: each five in a row have all five types in a random order."""
+    """The first change of scene `index`: five in a row have all five types in a random order."""
     block, place = divmod(index, len(scenes.CHANGE_TYPES))
     order = np.random.default_rng([seed, 1, block]).permutation(len(scenes.CHANGE_TYPES))
     return scenes.CHANGE_TYPES[order[place]]
+
+
+def further_types(index: int, settings: Settings) -> tuple[str, ...]:
+    """The types of the further changes of scene `index`; each number is equally likely."""
+    rng = np.random.default_rng([settings.seed, 4, index])
+    count = int(rng.integers(settings.min_changes, settings.max_changes + 1)) - 1
+    return tuple(str(kind) for kind in rng.choice(scenes.CHANGE_TYPES, count))
 
 
 def splits(count: int, seed: int) -> dict[str, list[int]]:
@@ -292,7 +302,8 @@ def differs_from_stored(
 
 def _write_annotations(root: str, count: int, settings: Settings) -> None:
     captions_by_kind: dict[str, dict[str, list[str]]] = {CHANGE: {}, NO_CHANGE: {}}
-    types: dict[str, list[str]] = {name: [] for name in scenes.CHANGE_TYPES}
+    kinds = (*scenes.CHANGE_TYPES, *([SEVERAL] if settings.max_changes > 1 else []))
+    types: dict[str, list[str]] = {kind: [] for kind in kinds}
     facts_by_kind: dict[str, dict[str, Any]] = {CHANGE: {}, NO_CHANGE: {}}
     for index in range(count):
         record = storage.read_json(storage.join(root, f"scenes/{index:06d}.json"))
@@ -300,8 +311,9 @@ def _write_annotations(root: str, count: int, settings: Settings) -> None:
         sentences, reversed_sentences = _sentences(record, index, settings)
         for kind, captions_by_image in captions_by_kind.items():
             captions_by_image[name] = sentences[kind]
-        types[record["scene"]["change"]].append(f"{index:06d}.png")
-        for kind, facts in scene_facts.of_scene(record["scene"], reversed_sentences).items():
+        facts_of = scene_facts.of_scene(scenes.from_json(record["scene"]), reversed_sentences)
+        types[facts_of[CHANGE].type].append(f"{index:06d}.png")
+        for kind, facts in facts_of.items():
             facts_by_kind[kind][name] = facts.to_json()
     for kind, captions_by_image in captions_by_kind.items():
         storage.write_json(storage.join(root, f"{kind}_captions.json"), captions_by_image)

@@ -3,48 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from cc_prep.records import CHANGE, NO_CHANGE, Facts, ObjectAttributes
-from cc_prep.synth.scenes import FIELD_OF_VIEW, TARGET, Solid, height
+from cc_prep.records import CHANGE, NO_CHANGE, Facts, ObjectAttributes, ObjectChange
+from cc_prep.synth.scenes import FIELD_OF_VIEW, TARGET, Scene, Solid, height
 
 DIGITS = 4  # of a place: a tenth of a pixel at 1,000 px
 
 
 def of_scene(
-    scene: Mapping[str, Any], reversed_captions: Mapping[str, Sequence[str]] | None = None
+    scene: Scene, reversed_captions: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, Facts]:
     """The facts of a scene's two pairs by kind.
 
     Args:
-        scene: A `Scene` as `scenes/000000.json` holds it.
         reversed_captions: Of (after, before) and of (distractor, before), by kind.
     """
-    cameras = [moment["camera"] for moment in scene["moments"]]
     before, after, distractor = (
-        [_attributes(solid, camera) for solid in solids]
-        for solids, camera in zip(
-            (scene["before"], scene["after"], scene["before"]), cameras, strict=True
+        [_attributes(solid, moment.camera) for solid in solids]
+        for solids, moment in zip(
+            (scene.before, scene.after, scene.before), scene.moments, strict=True
         )
     )
     captions = {kind: tuple(listed) for kind, listed in (reversed_captions or {}).items()}
-    number = scene["changed"]
+    changes = [
+        ObjectChange(one.change, before[one.changed], after[one.changed]) for one in scene.each()
+    ]
     return {
-        CHANGE: Facts(
-            scene["change"],
-            before[number],
-            after[number],
-            _present(before),
-            _present(after),
-            captions.get(CHANGE, ()),
+        CHANGE: Facts.of_changes(
+            changes, _present(before), _present(after), captions.get(CHANGE, ())
         ),
-        NO_CHANGE: Facts(
-            "none",
-            objects_before=_present(before),
-            objects_after=_present(distractor),
-            reversed_captions=captions.get(NO_CHANGE, ()),
+        NO_CHANGE: Facts.of_changes(
+            [], _present(before), _present(distractor), captions.get(NO_CHANGE, ())
         ),
     }
 
@@ -70,14 +61,11 @@ def _present(attributes: Sequence[ObjectAttributes | None]) -> tuple[ObjectAttri
     return tuple(one for one in attributes if one is not None)
 
 
-def _attributes(
-    solid: Mapping[str, Any] | None, camera: Sequence[float]
-) -> ObjectAttributes | None:
+def _attributes(solid: Solid | None, camera: Sequence[float]) -> ObjectAttributes | None:
     if solid is None:
         return None
-    parsed_solid = Solid(**solid)
-    centre = (parsed_solid.x, parsed_solid.y, height(parsed_solid) / 2)
-    words = parsed_solid.color, parsed_solid.shape, parsed_solid.material, parsed_solid.size
+    centre = (solid.x, solid.y, height(solid) / 2)
+    words = solid.color, solid.shape, solid.material, solid.size
     return attributes(*words, location(centre, camera))
 
 

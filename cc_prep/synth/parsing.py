@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from cc_prep.records import FACT_TYPES
+from cc_prep.records import FACT_TYPES, SEVERAL
 from cc_prep.synth.captions import (
     ADJECTIVES,
     FEATURES,
@@ -28,7 +28,6 @@ from cc_prep.synth.scenes import COLORS, SIZES
 
 TYPE, NEW = "type", "new"
 UNCHANGED = FACT_TYPES[0]
-SEVERAL = "several"  # the value of a fact for which a caption gives more than one
 NEW_FEATURES = ("color", "material")  # the types of change that have a new value
 
 # Word → (feature, value).
@@ -81,6 +80,8 @@ OF_LANDMARKS = ARTICLES | frozenset((
 ))  # fmt: skip
 SPELLINGS = {"grey": "gray", "colour": "color"}
 _WORD = re.compile(r"[^\W_]+")
+_BETWEEN_SENTENCES = re.compile(r"[.;!?\n]+")
+_BETWEEN_CLAUSES = re.compile(r", and\b|,|\band\b")
 
 
 def _any_of(words: Sequence[str], name: str = "") -> str:
@@ -133,7 +134,7 @@ class Claims:
     several: bool = False
 
     def value(self, fact: str) -> str | None:
-        """What is claimed of a fact: None where it is not said, SEVERAL for a contradiction."""
+        """What is claimed of a fact: None where it is not said, SEVERAL for more than one value."""
         if fact == TYPE:
             return SEVERAL if self.several else self.type
         values = {mark.value for mark in self.marks if mark.fact == fact}
@@ -156,6 +157,34 @@ def parse(caption: str) -> Claims:
             marks.append(Mark(start, end, facts[number], value))
     several = kind == SEVERAL
     return Claims(None if several else kind, tuple(marks), sentence is not None, several)
+
+
+def statements(text: str) -> list[tuple[int, str]]:
+    """The parts of a text that may each claim a change, and where they begin.
+
+    These are its sentences. One that joins clauses by commas and "and" is divided where each
+    clause by itself names an object and a type of change.
+    """
+    parts: list[tuple[int, str]] = []
+    for start, sentence in _divided(text, _BETWEEN_SENTENCES):
+        clauses = _divided(sentence, _BETWEEN_CLAUSES)
+        whole = len(clauses) < 2 or not all(_names_a_change(clause) for _, clause in clauses)
+        parts += [(start, sentence)] if whole else [(start + at, one) for at, one in clauses]
+    return parts
+
+
+def _divided(text: str, between: re.Pattern[str]) -> list[tuple[int, str]]:
+    """The parts of a text that have a word, and where each begins."""
+    ends = [(match.start(), match.end()) for match in between.finditer(text)]
+    starts = [0, *(end for _, end in ends)]
+    stops = [*(start for start, _ in ends), len(text)]
+    parts = [(start, text[start:stop]) for start, stop in zip(starts, stops, strict=True)]
+    return [(start, part) for start, part in parts if _WORD.search(part)]
+
+
+def _names_a_change(clause: str) -> bool:
+    claims = parse(clause)
+    return claims.type not in (None, UNCHANGED) and claims.value(FEATURES[-1]) is not None
 
 
 Reading = tuple[str | None, dict[int, str]]  # the type, and the fact that each claiming word claims

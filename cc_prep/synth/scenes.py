@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ GAP = 0.25
 NEAREST_MOVE, FARTHEST_MOVE = 1.0, 3.5
 CAMERA = (7.0, -6.6, 5.3)
 CAMERA_JITTER = 0.9
+LOWEST_CAMERA = 2.5  # above the floor, so that objects do not hide each other
 TARGET = (0.0, 0.0, 0.15)  # what every camera looks at
 FIELD_OF_VIEW = 36.0  # degrees
 LIGHTS = ((6.4, -2.9, 8.0), (-4.6, -6.7, 6.0))
@@ -87,11 +88,12 @@ class Moment:
 
 @dataclass(frozen=True)
 class Scene:
-    """Before and after of a change, and the distractor in which only camera and light moved.
+    """Before and after of some changes, and the distractor in which only camera and light moved.
 
     Attributes:
-        before, after: The objects; `changed` is the number of the one that changed. An added object
-            is None before, a dropped one None after.
+        change, changed: The type of the first change, and the number of its object.
+        before, after: The objects. An added object is None before, a dropped one None after.
+        further: Type and object of each further change; no object changes twice.
     """
 
     index: int
@@ -100,49 +102,88 @@ class Scene:
     before: tuple[Solid | None, ...]
     after: tuple[Solid | None, ...]
     moments: tuple[Moment, Moment, Moment]  # before, after, distractor
+    further: tuple[tuple[str, int], ...] = ()
+
+    def each(self) -> tuple[Scene, ...]:
+        """The same scene once for each change, which is then the only one that it speaks of."""
+        listed = ((self.change, self.changed), *self.further)
+        return tuple(replace(self, change=c, changed=n, further=()) for c, n in listed)
 
     def reversed(self) -> Scene:
-        """The change the other way round: after is before, and what was added is dropped."""
+        """The changes the other way round: after is before, and what was added is dropped."""
         first, second, distractor = self.moments
+        opposite = {"add": "drop", "drop": "add"}
         return replace(
             self,
-            change={"add": "drop", "drop": "add"}.get(self.change, self.change),
+            change=opposite.get(self.change, self.change),
             before=self.after,
             after=self.before,
             moments=(second, first, distractor),
+            further=tuple((opposite.get(kind, kind), number) for kind, number in self.further),
         )
 
+    def to_json(self) -> dict[str, Any]:
+        """For `scenes/000000.json`; further changes only where there are some."""
+        value = asdict(self)
+        return value if self.further else {k: v for k, v in value.items() if k != "further"}
 
-def sample(rng: np.random.Generator, index: int, change: str, jitter: float = 1.0) -> Scene | None:
-    """A scene with a change of the given type; None where the dice left no room for it.
+
+def sample(
+    rng: np.random.Generator,
+    index: int,
+    change: str,
+    jitter: float = 1.0,
+    further: Sequence[str] = (),
+) -> Scene | None:
+    """A scene with changes of the given types; None where the dice left no room for them.
 
     Args:
         jitter: How far camera and lights move between the images of a pair, from 0 (a camera on a
             tripod) to 1: the camera by up to 1.17 on each axis, some 11 away from its target, and
-            the lights by up to 1.3.
+            the lights by up to 1.3. Up to MAX_JITTER the camera goes on in the same direction, at
+            its distance from the target.
+        further: Types of further changes, each of another object.
     """
-    # Both images show at least 3 and at most 7 objects, also where one comes or goes.
-    solids = _solids(rng, int(rng.integers(4 if change in ("add", "drop") else 3, 8)))
+    kinds = (change, *further)
+    # Both images show at least 3 and at most 7 objects, also where some come or go; one stays.
+    least = max(3 + max(kinds.count("add"), kinds.count("drop")), len(kinds) + 1)
+    solids = _solids(rng, int(rng.integers(least, 8)))
     if solids is None:
         return None
-    changed = int(rng.integers(len(solids)))
     before: list[Solid | None] = list(solids)
     after: list[Solid | None] = list(solids)
-    if change == "add":
-        before[changed] = None
-    elif change == "drop":
-        after[changed] = None
-    else:
-        after[changed] = _changed_solid(rng, solids, changed, change)
-        if after[changed] is None:
-            return None
+    numbers: list[int] = []
+    for kind in kinds:
+        unchanged = [number for number in range(len(solids)) if number not in numbers]
+        number = unchanged[int(rng.integers(len(unchanged)))]
+        numbers.append(number)
+        if kind == "add":
+            before[number] = None
+        elif kind == "drop":
+            after[number] = None
+        else:
+            after[number] = _changed_solid(rng, solids, after, number, kind)
+            if after[number] is None:
+                return None
+    if not _told_apart(before, after, numbers):
+        return None
     first, *others = (_view(rng, reach) for reach in (0.3, 1.0, 1.0))
     views = [first, *(_toward(first, other, jitter) for other in others)]
+    if any(camera[2] < LOWEST_CAMERA for camera, _ in views):
+        return None
     moments = tuple(
         Moment(tuple(None if s is None else look(s) for s in shown_solids), *view)
         for shown_solids, view in zip((before, after, before), views, strict=True)
     )
-    return Scene(index, change, changed, tuple(before), tuple(after), moments)  # type: ignore[arg-type]
+    return Scene(
+        index,
+        change,
+        numbers[0],
+        tuple(before),
+        tuple(after),
+        moments,  # type: ignore[arg-type]
+        tuple(zip(kinds[1:], numbers[1:], strict=True)),
+    )
 
 
 def from_json(value: Mapping[str, Any]) -> Scene:
@@ -171,6 +212,7 @@ def from_json(value: Mapping[str, Any]) -> Scene:
         solids(value["before"]),
         solids(value["after"]),
         (before, after, distractor),
+        tuple((kind, number) for kind, number in value.get("further", ())),
     )
 
 
@@ -267,14 +309,29 @@ def _free(solid: Solid, others: list[Solid]) -> bool:
 
 
 def _changed_solid(
-    rng: np.random.Generator, solids: tuple[Solid, ...], changed: int, change: str
+    rng: np.random.Generator,
+    solids: Sequence[Solid],
+    after: Sequence[Solid | None],
+    changed: int,
+    change: str,
 ) -> Solid | None:
+    """The object after its change; None where there is no place to move to.
+
+    Args:
+        solids: All objects, as they are before or where they come.
+        after: They after the changes so far.
+    """
     solid = solids[changed]
     if change == "color":
         return replace(solid, color=str(rng.choice([c for c in COLORS if c != solid.color])))
     if change == "material":
         return replace(solid, material=MATERIALS[1 - MATERIALS.index(solid.material)])
-    others = [s for i, s in enumerate(solids) if i != changed]
+    # What goes stays in the way until it is gone.
+    others = [
+        (one, end or one)
+        for number, (one, end) in enumerate(zip(solids, after, strict=True))
+        if number != changed
+    ]
     for _ in range(100):
         x, y = rng.uniform(-FIELD, FIELD, 2)
         moved = replace(solid, x=float(x), y=float(y))
@@ -284,15 +341,36 @@ def _changed_solid(
     return None
 
 
-def _path_free(start: Solid, end: Solid, others: list[Solid]) -> bool:
-    """No collision at the end nor on the way: the true frames show the way."""
+def _path_free(start: Solid, end: Solid, others: Sequence[tuple[Solid, Solid]]) -> bool:
+    """No collision at the end nor on the way: the true frames show the way.
+
+    Args:
+        others: Where each other object is before and after.
+    """
     steps = np.linspace(0, 1, 17)[1:]
     return all(
-        _free(
-            replace(end, x=start.x + (end.x - start.x) * t, y=start.y + (end.y - start.y) * t),
-            others,
-        )
+        _free(_on_the_way(start, end, t), [_on_the_way(*other, t) for other in others])
         for t in steps
+    )
+
+
+def _on_the_way(start: Solid, end: Solid, t: float) -> Solid:
+    return replace(end, x=start.x + (end.x - start.x) * t, y=start.y + (end.y - start.y) * t)
+
+
+def _told_apart(
+    before: Sequence[Solid | None], after: Sequence[Solid | None], changed: Sequence[int]
+) -> bool:
+    """Whether no two changes can be taken for others: a cube goes, its like comes; it moved."""
+
+    def attributes(solid: Solid | None) -> tuple[str, ...]:
+        return () if solid is None else (solid.shape, solid.size, solid.color, solid.material)
+
+    return not any(
+        attributes(before[one]) and attributes(before[one]) == attributes(after[other])
+        for one in changed
+        for other in changed
+        if one != other
     )
 
 
@@ -308,8 +386,16 @@ def _view(rng: np.random.Generator, reach: float) -> View:
 
 
 def _toward(first: View, second: View, share: float) -> View:
-    """The view at `share` of the way from the first to the second; exact at the end."""
+    """The view at `share` of the way from the first to the second; exact at the end.
+
+    Beyond the end the lights stay, and the camera keeps its distance from the target.
+    """
     if share == 1:
         return second
+    camera = _line(first[0], second[0], share)
+    if share > 1:
+        ray, distance = np.subtract(camera, TARGET), np.linalg.norm(np.subtract(second[0], TARGET))
+        x, y, z = (float(c) for c in TARGET + ray * (distance / np.linalg.norm(ray)))
+        return (x, y, z), second[1]
     lights = tuple(_line(a, b, share) for a, b in zip(first[1], second[1], strict=True))
-    return _line(first[0], second[0], share), lights
+    return camera, lights

@@ -52,6 +52,7 @@ class OrderedPairBatches:
             features.
         masks: Whether a batch holds masks.
         vocabulary: Of the facts.
+        changes: Whether a batch holds each change of a pair.
     """
 
     codec: TextCodec
@@ -61,6 +62,7 @@ class OrderedPairBatches:
     grid: tuple[int, int] | None = None
     masks: bool = False
     vocabulary: FactVocabulary = SOLIDS
+    changes: bool = False
 
     def __call__(
         self, samples: Sequence[TrainingSample], rngs: Sequence[np.random.Generator]
@@ -73,7 +75,7 @@ class OrderedPairBatches:
         object_attributes int64 [M, attributes]; centres float32 [N, rows, columns], has_objects
         bool [N]. With `masks` also mask uint8 [P, 3, H, W], class ids of the union, of before and
         of after, and has_mask bool [P, 3], False where one is not known, in which case it is 0; and
-        changed bool [P].
+        changed bool [P]. With `changes` also what `changes_of` gives.
 
         Raises:
             UserError: For other features.
@@ -105,6 +107,7 @@ class OrderedPairBatches:
             **facts_of(pairs, grid, self.vocabulary),
             **objects_of(objects, grid, self.vocabulary),
             **(masks_of(pairs, sizes) if self.masks else {}),
+            **(changes_of(pairs, grid, self.vocabulary) if self.changes else {}),
         }
 
     def _captions(
@@ -237,6 +240,42 @@ def facts_of(
     return {
         "facts": torch.tensor(classes, dtype=torch.long).view(-1, len(vocabulary.fact_classes)),
         "places": torch.tensor(places, dtype=torch.long).view(-1, 2),
+    }
+
+
+def changes_of(
+    pairs: Sequence[OrderedPair], grid: tuple[int, int], vocabulary: FactVocabulary = SOLIDS
+) -> dict[str, torch.Tensor]:
+    """Each of the K changes of P pairs, of objects.
+
+    change_pair int64 [K], the pair's number; change_type int64 [K]; change_before and change_after
+    int64 [K], cells of the grid, UNKNOWN where the object is not in that image; change_location
+    float32 [K, 2], (u, v) before, or of what was added after; change_attributes int64 [K,
+    attributes], of the same object; change_new int64 [K], its new value, UNKNOWN for other types;
+    has_changes bool [P], False where nothing is known.
+    """
+    listed = [
+        (number, change, seen)
+        for number, pair in enumerate(pairs)
+        for change in (pair.facts.changes if pair.facts is not None else ())
+        if (seen := change.before or change.after) is not None
+    ]
+    classes = [vocabulary.classes(Facts.of_changes([change])) for _, change, _ in listed]
+    numbers = {
+        "change_pair": [number for number, _, _ in listed],
+        "change_type": [of_change[0] for of_change in classes],
+        "change_before": [supervision.cell(change.before, grid) for _, change, _ in listed],
+        "change_after": [supervision.cell(change.after, grid) for _, change, _ in listed],
+        "change_new": [of_change[-1] for of_change in classes],
+    }
+    attributes = [vocabulary.classes_of_object(seen) for _, _, seen in listed]
+    return {
+        **{name: torch.tensor(values, dtype=torch.long) for name, values in numbers.items()},
+        "change_location": torch.tensor([seen.location for _, _, seen in listed]).view(-1, 2),
+        "change_attributes": torch.tensor(attributes, dtype=torch.long).view(
+            -1, len(vocabulary.attributes)
+        ),
+        "has_changes": torch.tensor([pair.facts is not None for pair in pairs]),
     }
 
 

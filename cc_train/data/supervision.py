@@ -90,13 +90,13 @@ class FactVocabulary:
         return cls(tuple(value["types"]), attributes, tuple(value["new"]))
 
     def classes(self, facts: Facts | None) -> list[int]:
-        """The class of each fact of a pair; UNKNOWN for what does not apply.
+        """The class of each fact of a pair; UNKNOWN for what does not apply, as to several changes.
 
         Raises:
             UserError: For another word.
         """
         new = [UNKNOWN] * len(self.new)
-        if facts is None:
+        if facts is None or facts.several:
             return [UNKNOWN] * (1 + len(self.attributes)) + new
         for i, name in enumerate(self.new):
             if facts.after is not None and sentences.NEW.get(facts.type) == name:
@@ -186,12 +186,17 @@ def seen_from(facts: Facts | None, objects: Sequence[ObjectAttributes]) -> Facts
     """
     if facts is None or len(objects) != len(facts.objects_before):
         return None
-    before = facts.before
-    if before is not None and before not in facts.objects_before:
-        return None
-    if before is not None:
-        before = objects[facts.objects_before.index(before)]
-    return replace(facts, before=before, objects_before=tuple(objects))
+    seen = dict(zip(map(id, facts.objects_before), objects, strict=True))
+    changes = []
+    for change in facts.changes:
+        alike = [one for one in facts.objects_before if one == change.before]
+        if change.before is not None and not alike:
+            return None
+        changes.append(replace(change, before=seen[id(alike[0])] if alike else None))
+    return replace(
+        Facts.of_changes(changes, tuple(objects), facts.objects_after, grammar=facts.grammar),
+        reversed_captions=facts.reversed_captions,
+    )
 
 
 def cell(attributes: ObjectAttributes | None, grid: tuple[int, int]) -> int:

@@ -4,6 +4,8 @@ DIR/predictions.json   [{image_id, caption}], COCO's results format; ids as the 
                        want them (and sc_results.json, nsc_results.json for CLEVR-Change)
 DIR/references.json    COCO's annotation format
 DIR/scores.json        what is right of rendered pairs (`facts`), corpus scores of every group,
+                       how sentences match those of references (`sentences`, where a protocol
+                       asks for it),
                        scores of predicted masks (`masks`), whether masks and captions of rendered
                        pairs tell of the same object (`faithfulness`), what was left out, the
                        conventions, the signature
@@ -35,6 +37,7 @@ from cc_train.evaluation.captions.metrics import Scores
 from cc_train.evaluation.signature import Signature
 
 if TYPE_CHECKING:
+    from cc_train.evaluation.captions.sentence_matching import SentenceScores
     from cc_train.evaluation.masks.segmentation import MaskScores
     from cc_train.evaluation.rendered.fact_scores import RenderedScores
     from cc_train.evaluation.rendered.faithfulness import Faithfulness
@@ -60,6 +63,8 @@ class Evaluation:
         counts: Number of pairs by group.
         swapped: The result of `swap_check` for the captions of (after, before); None if there are
             none.
+        sentences: How captions of several changes match the references' sentences, where the
+            protocol asks for it.
         rendered: What is right of the pairs whose data set was rendered; None if there are none.
         masks: Scores of predicted masks, if captioner and samples have masks.
         faithfulness: Agreement of masks and captions, if the pairs are also rendered.
@@ -75,6 +80,7 @@ class Evaluation:
     groups: dict[str, Scores] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     swapped: dict[str, Any] | None = None
+    sentences: SentenceScores | None = None
     rendered: RenderedScores | None = None
     masks: MaskScores | None = None
     faithfulness: Faithfulness | None = None
@@ -94,6 +100,8 @@ class Evaluation:
             name: {"pairs": self.counts[name], **scores.corpus}
             for name, scores in self.groups.items()
         }
+        if self.sentences is not None:
+            figures["sentences"] = self.sentences.to_json()
         if self.masks is not None:
             figures["masks"] = self.masks.to_json()
         if self.faithfulness is not None:
@@ -132,13 +140,16 @@ def evaluate(
         UserError: Where predictions and items do not fit, an item has no reference, or the items
             are not those of the protocol.
     """
-    named = signature.NONE
+    named, sentences = signature.NONE, None
+    references = {item.id: item.references for item in items}
     if protocol is not None:
         from cc_train.evaluation import protocols
+        from cc_train.evaluation.captions import sentence_matching
 
         named = protocols.checked(protocol, items)
-    references = {item.id: item.references for item in items}
     tokens = metrics.tokenised(references, predictions, words)
+    if protocol is not None and protocols.get(protocol).sentences:
+        sentences = sentence_matching.score(references, predictions)
     groups: dict[str, set[str]] = {TOTAL: set(references)}
     for item in items:
         for name in item.groups:
@@ -167,6 +178,7 @@ def evaluate(
         if words == "treebank"
         else "",
         without_words=_without_words(tokens[0], names),
+        sentences=sentences,
         rendered=rendered,
     )
 
@@ -275,7 +287,8 @@ def _judged(item: Item, result: Evaluation) -> dict[str, Any]:
     if item.facts is None or result.rendered is None:
         return {}
     verdict = result.rendered.verdicts[item.id]
-    return {"facts": item.facts.to_json(), "outcomes": verdict.outcomes, "exact": verdict.exact}
+    judged = {"facts": item.facts.to_json(), "outcomes": verdict.outcomes, "exact": verdict.exact}
+    return judged | ({"changes": verdict.changes.to_json()} if item.facts.several else {})
 
 
 def of_training(count: int, pairs: int) -> str:
@@ -324,6 +337,8 @@ def table(result: Evaluation) -> str:
     for group, scores in result.groups.items():
         values = " | ".join(f"{scores.corpus[name]:.2f}" for name in names)
         lines.append(f"| {group} | {result.counts[group]:,} | {values} |")
+    if result.sentences is not None:
+        lines.append(f"\n{result.sentences.table()}".rstrip())
     if result.masks is not None:
         lines.append(f"\n{result.masks.table()}".rstrip())
     if result.faithfulness is not None:

@@ -40,6 +40,7 @@ class Protocol(Section):
             were not available.
         pairs_digest: SHA-256 of the ids of the pairs and of their groups, see `pairs_digest`; None
             if `digest` covers them.
+        sentences: Captions have several sentences, which are also matched with those of references.
         left_open: Choices that papers leave open or make differently, and the choice here.
     """
 
@@ -53,6 +54,7 @@ class Protocol(Section):
     references: int | None = None
     digest: str | None = Field(None, pattern="^[0-9a-f]{64}$")
     pairs_digest: str | None = Field(None, pattern="^[0-9a-f]{64}$")
+    sentences: bool = False
     left_open: Annotated[tuple[str, ...], Field(strict=False)]
 
 

@@ -22,6 +22,7 @@ from cc_train.evaluation.masks.samples import SampleMasks
 from cc_train.evaluation.masks.segmentation import MIOU_CHANGE
 from cc_train.evaluation.predict import check, predict
 from cc_train.evaluation.rendered import fact_scores
+from cc_train.evaluation.rendered.change_scores import Matched
 from cc_train.evaluation.unreadable import Unreadable
 from cc_train.runs.checkpoints import Criterion
 
@@ -149,6 +150,7 @@ class Validation:
         shares = {fact: share.share for fact, share in scores.facts.items()}
         shares |= {"exact": scores.exact_total.share} if scores.exact_total.pairs else {}
         shares |= {"told_apart": apart[0]} if apart else {}
+        shares |= {"f1": sum(scores.changes, Matched(0, 0, 0)).f1} if scores.changes else {}
         return {f"right_{name}": 100 * share for name, share in shares.items()}
 
 

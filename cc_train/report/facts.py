@@ -9,6 +9,7 @@ from typing import Any
 from cc_prep.composites import reading
 from cc_prep.records import Facts
 from cc_prep.synth.parsing import FEATURES, NEW, SEVERAL, TYPE, UNCHANGED, Claims, Mark
+from cc_train.evaluation.rendered import change_scores
 from cc_train.evaluation.rendered.fact_scores import (
     EXACT,
     FACTS,
@@ -16,8 +17,11 @@ from cc_train.evaluation.rendered.fact_scores import (
     TITLES,
     TOLD_APART,
     TYPES,
+    claimed_changes,
     claimed_types,
     claims_of,
+    judge,
+    single_changes,
     true_values,
 )
 
@@ -89,7 +93,13 @@ class Tables:
 
 
 def words(caption: str, facts: Facts) -> list[Word]:
-    """The caption in pieces, which joined are the caption again."""
+    """The caption in pieces, which joined are the caption again.
+
+    Of several changes each sentence is compared with the one that it is matched with, or else with
+    that of which it says most.
+    """
+    if facts.several:
+        return _of_several(caption, facts)
     truth, claims = true_values(facts), claims_of(caption, facts)
     pieces, end = [], 0
     for mark in claims.marks:
@@ -97,6 +107,20 @@ def words(caption: str, facts: Facts) -> list[Word]:
             pieces.append(Word(caption[end : mark.start]))
         pieces.append(_word(caption[mark.start : mark.end], mark, claims, truth))
         end = mark.end
+    return [*pieces, Word(caption[end:])] if end < len(caption) else pieces
+
+
+def _of_several(caption: str, facts: Facts) -> list[Word]:
+    said, changes = claimed_changes(caption, facts), single_changes(facts)
+    verdicts = [[judge(text, alone, ()) for _, text in said] for alone in changes]
+    of_sentence = change_scores.match([[one.exact for one in row] for row in verdicts])
+    pieces, end = [], 0
+    for number, (start, text) in enumerate(said):
+        likeness = [list(row[number].outcomes.values()).count("right") for row in verdicts]
+        nearest = of_sentence.get(number, likeness.index(max(likeness)))
+        pieces += [Word(caption[end:start])] if start > end else []
+        pieces += words(text, changes[nearest])
+        end = start + len(text)
     return [*pieces, Word(caption[end:])] if end < len(caption) else pieces
 
 
@@ -115,6 +139,8 @@ def _word(text: str, mark: Mark, claims: Claims, truth: Mapping[str, str]) -> Wo
 
 def sentence(facts: Facts) -> str:
     """What truly changed, in a few words: `move: small red metal cube`."""
+    if facts.several:
+        return "; ".join(map(sentence, single_changes(facts)))
     truth = true_values(facts)
     if truth[TYPE] == UNCHANGED:
         return "nothing changed"
@@ -124,7 +150,10 @@ def sentence(facts: Facts) -> str:
 
 
 def unsaid(caption: str, facts: Facts) -> list[str]:
-    """The names of the facts that a caption leaves out."""
+    """The names of the facts that a caption leaves out; of several changes how many they are."""
+    if facts.several:
+        missing = len(facts.several) - judge(caption, facts, ()).changes.right
+        return [f"{missing} of {len(facts.several)} changes"] if missing else []
     claims = claims_of(caption, facts)
     truth = true_values(facts)
     return [TITLES.get(f, f) for f in FACTS if f in truth and claims.value(f) is None]

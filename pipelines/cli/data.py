@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +17,25 @@ from pipelines.cli.options import dataset_options, json_option, splits_option
 from pipelines.cli.printing import print_tree
 
 MAX_LISTED = 10  # files that cannot be used
+MAX_CHANGES = 4  # of a pair, whose images show 3 to 7 objects
+
+
+class CountOrRange(click.ParamType):
+    """A number from 1 to MAX_CHANGES, or two of them: `2`, `1..4`."""
+
+    name = "N|N..M"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
+        """Least and largest number."""
+        numbers = re.fullmatch(r"([1-9])(?:\.\.([1-9]))?", str(value))
+        least, most = (
+            (int(n) for n in (numbers[1], numbers[2] or numbers[1])) if numbers else (0, 0)
+        )
+        if not 1 <= least <= most <= MAX_CHANGES:
+            self.fail(f"{value!r} is not 1 to {MAX_CHANGES}, or a range such as 1..{MAX_CHANGES}")
+        return least, most
+
+
 EXCLUDED = ("contradiction", "near duplicate")  # why pairs are listed unless --reason says it
 
 
@@ -52,11 +72,20 @@ EXCLUDED = ("contradiction", "near duplicate")  # why pairs are listed unless --
 @click.option("--truth", is_flag=True, help="Also render the true frames in between, 7 per pair.")
 @click.option(
     "--jitter",
-    type=click.FloatRange(0, 1),
+    type=click.FloatRange(0, 5),
     default=1.0,
     show_default=True,
     help="How far camera and lights move between the images of a pair: 0 not at all; 1 by up to "
-    "1.2 and 1.3 on each axis, where the camera is some 11 away and a large ball 1.5 wide.",
+    "1.2 and 1.3 on each axis, where the camera is some 11 away and a large ball 1.5 wide. Beyond "
+    "1 the camera moves further around the scene, and the lights as with 1.",
+)
+@click.option(
+    "--changes",
+    type=CountOrRange(),
+    default="1",
+    show_default=True,
+    help="How many things change in a pair, each another object: a number, or a range such as "
+    "1..4, of which each number is equally frequent.",
 )
 @click.option(
     "--wording",
@@ -69,12 +98,15 @@ EXCLUDED = ("contradiction", "near duplicate")  # why pairs are listed unless --
 @click.option(
     "--workers", type=click.IntRange(1), help="Number of renderers; default: one per CPU core."
 )
-def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> None:
+def synth(
+    out_dir: str, scenes: int, workers: int | None, changes: tuple[int, int], **settings: Any
+) -> None:
     """Renders a data set in the style of CLEVR-Change.
 
-    OUT_DIR gets its layout too. The same seed gives the same bytes. The same command resumes a run
-    that was stopped. A larger --scenes extends a finished folder; all scenes are then divided again
-    into train, val and test.
+    OUT_DIR gets its layout too. What only seems to move, because the camera does, is no change, and
+    captions leave it out. The same seed gives the same bytes. The same command resumes a run that
+    was stopped. A larger --scenes extends a finished folder; all scenes are then divided again into
+    train, val and test.
 
     \b
     Example:
@@ -87,6 +119,7 @@ def synth(out_dir: str, scenes: int, workers: int | None, **settings: Any) -> No
     from cc_prep.synth.scenes import light_paths
 
     console = on_stderr()
+    settings |= {"min_changes": changes[0], "max_changes": changes[1]}
     rendered: Iterable[int] = dataset.make(out_dir, scenes, dataset.Settings(**settings), workers)
     moved = dataset.redealt(out_dir, scenes, settings["seed"])  # before the first is rendered
     if moved:

@@ -3,9 +3,9 @@
 A fact of a pair is the type of change, the attributes of the object that changed (before the
 change; of an added object after it), its place where captions say it, and the new value of a change
 of color, material, class or place. Which attributes there are, and how captions state facts, is the
-data set's choice (`Facts.grammar`). `judge`
-compares a caption with them, `count` sums up the captions of a split, and `with_facts` reads the
-facts of pairs whose references are a file.
+data set's choice (`Facts.grammar`). `judge` compares a caption with them, of several changes each
+of its sentences (`change_scores`), `count` sums up the captions of a split, and `with_facts` reads
+the facts of pairs whose references are a file.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from typing import Any, Literal
 from cc_prep.composites import reading, sentences
 from cc_prep.datasets.layouts import clevr_change
 from cc_prep.errors import UserError
-from cc_prep.records import FACT_TYPES, Facts, ObjectAttributes
+from cc_prep.records import FACT_TYPES, SEVERAL, Facts, ObjectAttributes
 from cc_prep.synth import parsing
-from cc_prep.synth.parsing import NEW, NEW_FEATURES, SEVERAL, TYPE, UNCHANGED, Claims
+from cc_prep.synth.parsing import NEW, NEW_FEATURES, TYPE, UNCHANGED, Claims
 from cc_train.evaluation.captions import coco
 from cc_train.evaluation.captions.coco import CHANGE, STILL, Item
+from cc_train.evaluation.rendered import change_scores
+from cc_train.evaluation.rendered.change_scores import Matched
 
 ATTRIBUTES = ("color", "shape", "material", "size", sentences.CLASS)
 FACTS = (TYPE, *ATTRIBUTES, reading.PLACE, NEW)
-TYPES = tuple(dict.fromkeys((*FACT_TYPES, *sentences.TYPES)))
+TYPES = (*dict.fromkeys((*FACT_TYPES, *sentences.TYPES)), SEVERAL)
 TOLD_APART, EXACT = "told apart", "exact"
 # In comparisons; × 100 like all other measures.
 MEASURES = (TOLD_APART, TYPE, EXACT)
@@ -48,16 +50,19 @@ class Verdict:
         type: The true type of change.
         claimed: The caption's; None where it is not recognised, SEVERAL where it claims more than
             one change.
-        outcomes: By fact; for an unchanged pair the type alone.
+        outcomes: By fact; the type alone for an unchanged pair, and for one with several changes,
+            where all types must be right.
         exact: Nothing wrong is claimed, type and new value are right, and the attributes that are
             said include all attributes of at least one reference, or fit only one object of the
-            image.
+            image. Of several changes all are said, and no other.
+        changes: How many changes there are, are claimed, and are right.
     """
 
     type: str
     claimed: str | None
     outcomes: dict[str, Outcome]
     exact: bool
+    changes: Matched
 
 
 def true_values(facts: Facts) -> dict[str, str]:
@@ -66,7 +71,7 @@ def true_values(facts: Facts) -> dict[str, str]:
         return reading.true_values(facts)
     attributes = facts.before or facts.after
     if facts.type == UNCHANGED or attributes is None:
-        return {TYPE: facts.type}
+        return {TYPE: facts.type}  # of several changes as well
     values = {TYPE: facts.type, **{name: attributes[name] for name in attributes.values}}
     if facts.type in NEW_FEATURES and facts.after is not None:
         values[NEW] = facts.after[facts.type]
@@ -83,11 +88,52 @@ def claims_of(caption: str, facts: Facts) -> Claims:
 def judge(caption: str, facts: Facts, references: Sequence[str]) -> Verdict:
     """The verdict on a caption.
 
+    Where the pair has several changes, each sentence is judged by itself, with no references.
+
     Args:
         references: True captions of the pair. They tell which looks single its object out. Where
             none of them is a sentence of the grammar, `exact` asks for all attributes, or for such
             as fit one object.
     """
+    said = claimed_changes(caption, facts)
+    fitting = [
+        [_judged(one, alone, references).exact for _, one in said]
+        for alone in single_changes(facts)
+    ]
+    matched = Matched(len(fitting), len(said), len(change_scores.match(fitting)))
+    if facts.several:
+        return _of_several(facts, [claims_of(one, facts).value(TYPE) for _, one in said], matched)
+    return replace(_judged(caption, facts, references), changes=matched)
+
+
+def claimed_changes(caption: str, facts: Facts) -> list[tuple[int, str]]:
+    """The sentences of a caption that say that something changed, and where each begins.
+
+    A sentence that is not recognised counts: it claims what is not the case.
+    """
+    listed = parsing.statements(caption)
+    return [one for one in listed if claims_of(one[1], facts).value(TYPE) != UNCHANGED]
+
+
+def single_changes(facts: Facts) -> list[Facts]:
+    """The facts of each change of a pair by itself."""
+    return [
+        replace(facts, type=one.type, before=one.before, after=one.after, several=())
+        for one in facts.changes
+    ]
+
+
+def _of_several(facts: Facts, claimed: Sequence[str | None], matched: Matched) -> Verdict:
+    """The verdict on a caption of a pair with several changes, by the types that it claims."""
+    true = Counter(one.type for one in facts.changes)
+    kind = SEVERAL if len(claimed) > 1 else next(iter(claimed), UNCHANGED)
+    outcomes: dict[str, Outcome] = {TYPE: "right" if Counter(claimed) == true else "wrong"}
+    exact = matched.right == matched.true == matched.claimed
+    return Verdict(facts.type, kind, outcomes, exact, matched)
+
+
+def _judged(caption: str, facts: Facts, references: Sequence[str]) -> Verdict:
+    """The verdict on a caption of a pair with one change or none, without their number."""
     claims, truth = claims_of(caption, facts), true_values(facts)
     outcomes = {fact: _outcome(claims.value(fact), value) for fact, value in truth.items()}
     stated = {fact for fact, outcome in outcomes.items() if outcome != "not said"}
@@ -101,7 +147,7 @@ def judge(caption: str, facts: Facts, references: Sequence[str]) -> Verdict:
             or _single_out(stated, facts)
         )
     )
-    return Verdict(facts.type, claims.value(TYPE), outcomes, exact)
+    return Verdict(facts.type, claims.value(TYPE), outcomes, exact, Matched(0, 0, 0))
 
 
 def _outcome(claimed: str | None, truth: str) -> Outcome:
@@ -175,6 +221,7 @@ class FactScores:
         facts: By name of FACTS, over the changed pairs that have the fact.
         exact: Over the changed pairs, by type.
         confusion: Captions by true type and claimed type, SEVERAL or UNRECOGNISED.
+        changes: Of each pair, where some pair has several changes.
     """
 
     changed: Share
@@ -182,6 +229,7 @@ class FactScores:
     facts: dict[str, Share]
     exact: dict[str, Share]
     confusion: dict[str, dict[str, int]]
+    changes: tuple[Matched, ...] = ()
 
     @property
     def told_apart(self) -> tuple[float, float, float] | None:
@@ -205,7 +253,7 @@ class FactScores:
         return _total(self.exact.values())
 
     def to_json(self) -> dict[str, Any]:
-        """The entry `facts` of scores.json."""
+        """The entry `facts` of scores.json; `changes` only where some pair has several."""
         shares = {**self.facts, EXACT: self.exact_total}
         apart = self.told_apart
         return {
@@ -215,6 +263,7 @@ class FactScores:
             "shares": {TITLES.get(name, name): share.to_json() for name, share in shares.items()},
             "exact by type": {kind: share.to_json() for kind, share in self.exact.items()},
             "confusion": self.confusion,
+            **({"changes": change_scores.to_json(self.changes)} if self.changes else {}),
         }
 
     def table(self, pairs: int) -> str:
@@ -244,6 +293,8 @@ class FactScores:
             counts = (f"{row[name]:,}" if name in row else "" for name in claimed)
             exact = content["exact by type"].get(kind)
             lines.append(f"| {kind} | {' | '.join(counts)} | {_percent(exact) if exact else '|'} |")
+        if self.changes:
+            lines += ["", *change_scores.table(content["changes"])]
         if with_facts < pairs:
             lines.append(f"\n{with_facts:,} of {pairs:,} pairs have facts.")
         return "\n".join(lines) + "\n"
@@ -306,6 +357,7 @@ def count(verdicts: Iterable[Verdict]) -> FactScores:
         facts,
         exact,
         confusion,
+        tuple(one.changes for one in listed) if SEVERAL in types else (),
     )
 
 
@@ -343,7 +395,7 @@ def by_group(scores: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 def claimed_types(confusion: Mapping[str, Mapping[str, int]]) -> Sequence[str]:
     """The columns of a confusion table: the true and the claimed types, UNRECOGNISED last."""
     names = {*confusion, *(name for row in confusion.values() for name in row)}
-    return [name for name in (*TYPES, SEVERAL, UNRECOGNISED) if name in names]
+    return [name for name in (*TYPES, UNRECOGNISED) if name in names]
 
 
 def _total(shares: Iterable[Share]) -> Share:
@@ -418,6 +470,7 @@ def digest(facts: Mapping[str, Facts]) -> str:
                 ),
                 [_words(attributes) for attributes in one.objects_before],
                 [_words(attributes) for attributes in one.objects_after],
+                *(change.to_json() for change in one.several),
             ]
         )
         for name, one in facts.items()

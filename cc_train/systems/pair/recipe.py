@@ -14,16 +14,19 @@ from cc_train.data.shard_index import Entry
 from cc_train.data.supervision import SOLIDS, FactVocabulary
 from cc_train.layers import frozen_backbone
 from cc_train.layers.caption_decoder import DecoderSettings
+from cc_train.layers.change_map import ChangeMapSettings
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.runs import stored_run, transfer
 from cc_train.runs.stored_run import Run
 from cc_train.systems import pair_training
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.objective import Losses, PairObjective
+from cc_train.systems.pair.several import SeveralCaptioner
 from cc_train.systems.pair_training import PairSettings, PairTraining
 from cc_train.text import TextCodec
 from cc_train.training.task import Request, Task, over_samples, validation
 
+MAP = "change_map."  # what the names of the tensors of a map of changes begin with
 FACTS = "facts"  # in a run's settings: the facts that it learned, unless they are SOLIDS
 
 
@@ -33,6 +36,9 @@ class Decoder(DecoderSettings):
     attend_grid: bool = True
     """The decoder attends to the differences at every place of the grid, and not only to their
     summaries."""
+    changes: ChangeMapSettings | None = None
+    """A map of changes speaks in place of the decoder: it finds several changes of rendered solids
+    in a pair, and says each in a plain sentence."""
 
 
 class Settings(PairSettings):
@@ -53,9 +59,15 @@ def prepare(settings: Settings, request: Request) -> Task:
     init = None if request.init is None else stored_run.read(request.init, "pair")
     vocabulary = _facts_of(training.data.train, init)
     about = training.about | ({} if vocabulary == SOLIDS else {FACTS: vocabulary.to_json()})
+    if settings.decoder.changes is not None and vocabulary != SOLIDS:
+        raise UserError(
+            "decoder.changes: it knows rendered solids alone", "Set decoder.changes=null"
+        )
     network = _network(settings, about, codec, backbone)
     if init is not None and request.init is not None:
         learned = pair_training.learned(init, settings, network, codec)
+        own = network.state_dict()
+        learned |= {n: own[n] for n in own if n.startswith(MAP) and n not in learned}
         transfer.take_over(network, learned, request.init)
     else:
         network.standardise(training.data.train, request.console)
@@ -68,7 +80,14 @@ def prepare(settings: Settings, request: Request) -> Task:
         request.device,
     )
     length, count = settings.decoder.length, settings.pairs_per_scene
-    ordered = OrderedPairBatches(codec, length, count, spec.source, vocabulary=vocabulary)
+    ordered = OrderedPairBatches(
+        codec,
+        length,
+        count,
+        spec.source,
+        vocabulary=vocabulary,
+        changes=settings.decoder.changes is not None,
+    )
     batches = MirroredBatches(ordered, settings.mirror, masks=False)
     files = {**codec.files(), **backbone.files()}
     return over_samples(
@@ -125,6 +144,16 @@ def _network(
     settings: Settings, about: Mapping[str, Any], codec: TextCodec, backbone: FrozenBackbone
 ) -> PairCaptioner:
     height, width = about["size"]
+    if settings.decoder.changes is not None:
+        return SeveralCaptioner(
+            backbone,
+            (height, width),
+            settings.encoder,
+            settings.decoder,
+            codec,
+            settings.decoder.attend_grid,
+            settings.decoder.changes,
+        )
     return PairCaptioner(
         backbone,
         (height, width),

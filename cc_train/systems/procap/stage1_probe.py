@@ -48,7 +48,7 @@ class ProbedPairs:
 
     @classmethod
     def read(cls, entries: Sequence[Entry], features: FrameFeatures) -> ProbedPairs:
-        """The pairs of these samples that have facts.
+        """The pairs of these samples that have facts, of one change at most.
 
         Raises:
             UserError: A sample cannot be used, or none has facts.
@@ -59,7 +59,7 @@ class ProbedPairs:
         for entry in entries:
             sample = entry.read()
             known = Facts.of_sample({**sample.meta, "key": sample.key})
-            if known is not None:
+            if known is not None and not known.several:
                 images = torch.from_numpy(before_after(sample, features.kind)[None])
                 ends.append(features(as_input(images))[0].half().cpu())
                 tokens.append(before_after(sample, "tokens"))

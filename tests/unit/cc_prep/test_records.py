@@ -23,6 +23,8 @@ from cc_prep.records import (
     NO_CHANGE,
     Facts,
     ImagePair,
+    ObjectAttributes,
+    ObjectChange,
 )
 from cc_prep.synth.facts import attributes as solid
 
@@ -179,3 +181,38 @@ def test_an_address_that_is_signed_anew_is_the_same_pair() -> None:
     assert first.digest() == second.digest() != pair("1").digest()
     assert sequences.pair_meta(first)["before"] == "https://h/b.png?X-Amz-Signature=***"
     assert sequences.pair_meta(first)["after"] == "a.png"
+
+
+def test_facts_of_several_changes_come_back() -> None:
+    """Keeps away: facts of several changes that are read as those of the first."""
+    one, other = (
+        solid("red", "cube", "metal", "large", (0.25, 0.5)),
+        ObjectAttributes.from_json(ATTRIBUTES),
+    )
+    changes = (ObjectChange("move", one, one), ObjectChange("add", None, other))
+    facts = Facts.of_changes(changes, (one,), (one, other))
+    assert Facts.from_json(json.loads(json.dumps(facts.to_json()))) == facts
+    assert facts.changes == changes
+    assert facts.type == "several"
+    assert [change.type for change in facts.reversed().changes] == ["move", "drop"]
+    assert facts.reversed().reversed() == facts
+    single = Facts("add", None, other)
+    assert "several" not in single.to_json()
+    assert [change.after for change in single.changes] == [other]
+    assert Facts("none").changes == ()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"several": []},
+        {"type": "move"},
+        {"before": ATTRIBUTES},
+        {"several": [{"type": "none", "before": None, "after": None}] * 2},
+        {"several": [{"type": "move", "before": None}] * 2},
+    ],
+)
+def test_a_list_of_changes_that_is_none(wrong: dict) -> None:
+    value = Facts.of_changes([ObjectChange("drop"), ObjectChange("drop")]).to_json()
+    with pytest.raises(ValueError, match="change"):
+        Facts.from_json({**value, **wrong})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,11 +44,11 @@ def test_a_place_beside_the_image() -> None:
     assert 0 < v < 1
 
 
-def scene_of(change: str) -> dict:
+def scene_of(change: str) -> scenes.Scene:
     for seed in range(100):
         scene = scenes.sample(np.random.default_rng(seed), 0, change)
         if scene is not None:
-            return json.loads(json.dumps(asdict(scene)))
+            return scenes.from_json(json.loads(json.dumps(scene.to_json())))
     raise AssertionError("no scene in 100 tries")
 
 

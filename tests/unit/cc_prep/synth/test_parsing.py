@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -48,7 +47,7 @@ def values(claims: parsing.Claims) -> dict[str, str]:
 def test_every_caption_of_a_scene_claims_its_facts(seed: int, change: str) -> None:
     """Keeps away: a sentence of the grammar, in either wording, that is judged wrong."""
     scene, rng = sampled(seed, change)
-    true = facts.of_scene(asdict(scene))[CHANGE]
+    true = facts.of_scene(scene)[CHANGE]
     attributes = true.after if change == "add" else true.before
     expected = {"type": change} | {name: attributes[name] for name in ATTRIBUTES}
     if change in parsing.NEW_FEATURES:
@@ -69,7 +68,7 @@ def test_sentences_about_no_change() -> None:
     """Keeps away: an unchanged pair whose own reference is judged wrong."""
     sentences = [*captions.no_change_captions(np.random.default_rng(0), 10)]
     assert set(sentences) == set(captions.NO_CHANGE_SENTENCES)
-    assert facts.of_scene(asdict(sampled(0, "add")[0]))[NO_CHANGE].type == parsing.UNCHANGED
+    assert facts.of_scene(sampled(0, "add")[0])[NO_CHANGE].type == parsing.UNCHANGED
     for sentence in (*sentences, captions.PLAIN_NO_CHANGE):
         for variant in variants(sentence):
             assert values(parsing.parse(variant)) == {"type": "none"}

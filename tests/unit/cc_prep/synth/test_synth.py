@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import filecmp
+import hashlib
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -14,8 +16,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from cc_prep.errors import UserError
-from cc_prep.records import CHANGE, NO_CHANGE
-from cc_prep.synth import captions, dataset, masks, scenes
+from cc_prep.records import CHANGE, NO_CHANGE, Facts
+from cc_prep.synth import captions, dataset, masks, parsing, scenes
+from cc_train.evaluation.rendered import fact_scores
 from tests import commands
 
 SEEDS = st.integers(0, 10**6)
@@ -331,3 +334,120 @@ def test_without_a_renderer_nothing_begins(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(UserError, match=r"Mitsuba 3.*is not installed"):
         list(dataset.make(str(root), 2, dataset.Settings(), workers=1))
     assert not root.exists()
+
+
+def several(seed: int, jitter: float = 1.0) -> scenes.Scene:
+    """A scene with two to four changes."""
+    options = dataset.Settings(seed=seed, jitter=jitter, min_changes=2, max_changes=4)
+    further = dataset.further_types(0, options)
+    for attempt in range(300):
+        rng = np.random.default_rng([seed, attempt])
+        scene = scenes.sample(rng, 0, dataset.change_type(0, seed), jitter, further)
+        if scene is not None:
+            return scene
+    raise AssertionError("no scene in 300 tries")
+
+
+@given(SEEDS)
+@settings(max_examples=60, deadline=None)
+def test_several_changes_are_of_different_objects_and_no_others(seed: int) -> None:
+    """Keeps away: a change that is said twice, one that nothing says, and two that are one move."""
+    scene = several(seed)
+    changes = {one.changed: one.change for one in scene.each()}
+    assert 2 <= len(changes) == len(scene.each()) <= 4
+    for there in (scene.before, scene.after):
+        assert 3 <= sum(solid is not None for solid in there) <= 7
+    for number, (one, other) in enumerate(zip(scene.before, scene.after, strict=True)):
+        assert (one == other) == (number not in changes)
+    like = [
+        [replace(solid, x=0, y=0, turn=0) for n in changes if (solid := side[n]) is not None]
+        for side in (scene.before, scene.after)
+    ]
+    both = sum(scene.before[n] is not None and scene.after[n] is not None for n in changes)
+    moved = sum(kind == "move" for kind in changes.values())
+    assert sum(one in like[1] for one in like[0]) <= min(both, moved)
+    assert scene.reversed().reversed() == scene
+    assert scenes.from_json(json.loads(json.dumps(scene.to_json()))) == scene
+
+
+@given(SEEDS)
+@settings(max_examples=40, deadline=None)
+def test_several_movers_do_not_collide(seed: int) -> None:
+    """Keeps away: two objects that move through each other in the true frames."""
+    before, after, _ = several(seed).moments
+    for t in np.linspace(0, 1, 33):
+        looks = [look for look in scenes.between(before, after, float(t)).looks if look]
+        for i, a in enumerate(looks):
+            for b in looks[:i]:
+                assert np.hypot(a.x - b.x, a.y - b.y) > a.radius + b.radius + scenes.GAP - 0.2
+
+
+@given(SEEDS)
+@settings(max_examples=40, deadline=None)
+def test_texts_say_each_change_once(seed: int) -> None:
+    scene = several(seed)
+    for one in (scene, scene.reversed()):
+        plain = captions.plain_captions(one)
+        rich = captions.change_captions(one, np.random.default_rng(seed))
+        for text in (*plain, *rich):
+            claims = [parsing.parse(part) for _, part in parsing.statements(text)]
+            assert all(claim.grammatical for claim in claims)
+            assert sorted(str(claim.type) for claim in claims) == sorted(
+                alone.change for alone in one.each()
+            )
+
+
+@given(SEEDS, CHANGES)
+@settings(max_examples=40)
+def test_a_camera_that_moves_far_keeps_its_distance(seed: int, change: str) -> None:
+    """Keeps away: a camera below the floor, or so near that objects are beside the image."""
+    scene, _ = sampled(seed, change, 5.0)
+    for moment in scene.moments:
+        assert moment.camera[2] >= scenes.LOWEST_CAMERA
+        assert 8 < np.linalg.norm(np.subtract(moment.camera, scenes.TARGET)) < 13
+    reached = {moment.lights for moment in scene.moments}
+    assert all(light[2] > 4 for lights in reached for light in lights)
+
+
+def test_a_folder_of_several_changes(tmp_path: Path) -> None:
+    """Keeps away: masks, facts and captions of one of the changes alone."""
+    root = tmp_path / "synth"
+    options = dataset.Settings(
+        seed=2, size=48, samples=1, wording="plain", min_changes=2, max_changes=3
+    )
+    list(dataset.make(str(root), 3, options))
+    facts = json.loads((root / "facts.json").read_text())["change"]
+    texts = json.loads((root / "change_captions.json").read_text())
+    assert len(json.loads((root / "type_mapping.json").read_text())["several"]) == 3
+    for number, (name, value) in enumerate(facts.items()):
+        known = Facts.from_json(value)
+        assert 2 <= len(known.changes) <= 3
+        assert fact_scores.judge(texts[name][0], known, ()).exact
+        assert fact_scores.judge(known.reversed_captions[0], known.reversed(), ()).exact
+        union, before, after = (
+            np.asarray(Image.open(root / folder / f"{number:06d}.png")) > 0
+            for folder in ("masks", "masks_before", "masks_after")
+        )
+        assert (union == (before | after)).all()
+        for change in known.changes:
+            for mask, one in ((before, change.before), (after, change.after)):
+                if one is not None:
+                    u, v = (int(48 * part) for part in one.location)
+                    assert mask[max(0, v - 4) : v + 5, max(0, u - 4) : u + 5].any()
+    with pytest.raises(UserError, match="max_changes"):
+        list(dataset.make(str(root), 3, replace(options, max_changes=4)))
+
+
+def test_changes_are_a_number_or_a_range(tmp_path: Path) -> None:
+    for value in ("0", "5", "3..2", "1-2", "two"):
+        result = commands.cc_prep("synth", str(tmp_path / "none"), "--changes", value)
+        assert result.returncode == 2
+        assert "1..4" in result.stderr
+
+
+def test_one_change_has_the_scenes_that_it_had() -> None:
+    """Keeps away: other scenes for the same seed, since more than one change can be asked for."""
+    listed = [sampled(seed, kind)[0].to_json() for seed in (1, 2) for kind in scenes.CHANGE_TYPES]
+    rounded = json.dumps(listed, default=str)
+    rounded = re.sub(r"(\.\d{6})\d+", r"\1", rounded)
+    assert hashlib.sha256(rounded.encode()).hexdigest()[:16] == "9744fb76552483d0"

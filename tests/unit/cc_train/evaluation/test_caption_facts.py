@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,8 @@ from cc_prep.synth import facts as scene_facts
 from cc_prep.synth.facts import attributes as solid
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco
-from cc_train.evaluation.rendered import fact_scores
+from cc_train.evaluation.rendered import change_scores, fact_scores
+from cc_train.evaluation.rendered.change_scores import Matched
 from cc_train.evaluation.rendered.fact_scores import Share, judge, true_values
 
 RED = solid("red", "cube", "metal", "small", (0.5, 0.5))
@@ -158,7 +159,7 @@ def test_every_reference_is_exact(seed: int, change: str) -> None:
     references = captions.change_captions(scene, rng) if scene else []
     if scene is None or not references:
         return
-    facts = scene_facts.of_scene(asdict(scene))
+    facts = scene_facts.of_scene(scene)
     for reference in references:
         verdict = judge(reference, facts[CHANGE], references)
         assert verdict.exact, reference
@@ -326,3 +327,49 @@ def test_the_rendered_file(synth_root: Path) -> None:
     assert facts["000003.png_n"].type == STILL.type
     types = json.loads((synth_root / "type_mapping.json").read_text())
     assert all(facts[name].type == kind for kind, names in types.items() for name in names)
+
+
+TWO = Facts.of_changes([*MOVED.changes, *ADDED.changes], MOVED.objects_before, ADDED.objects_after)
+
+
+@pytest.mark.parametrize(
+    ("caption", "claimed", "right"),
+    [
+        ("the small red metal cube moved. the small red metal cube appeared", 2, 2),
+        ("The small red metal cube was added, and the tiny red metal cube moved.", 2, 2),
+        ("the small red metal cube moved", 1, 1),
+        ("the small red metal cube moved. the small red metal cube moved", 2, 1),
+        ("the large red metal cube moved. the small red metal cube appeared. hm", 3, 1),
+        ("nothing changed", 0, 0),
+        ("", 0, 0),
+    ],
+)
+def test_changes_are_matched_with_sentences(caption: str, claimed: int, right: int) -> None:
+    """Keeps away: two sentences that are right of one change, and one counted for both."""
+    verdict = judge(caption, TWO, ())
+    assert verdict.changes == Matched(2, claimed, right)
+    assert verdict.exact == (claimed == right == 2)
+
+
+def test_precision_and_recall_of_changes() -> None:
+    """Keeps away: false alarms on unchanged pairs that cost no precision."""
+    cases = ((TWO, "the small red metal cube moved"), (STILL, "the small red metal cube moved"))
+    scores = fact_scores.count(judge(caption, facts, ()) for facts, caption in cases).to_json()
+    changes = scores["changes"]
+    assert (changes["precision"], changes["recall"], changes["F1"]) == (0.5, 0.5, 0.5)
+    assert changes["by number"]["0"]["claimed"] == 1
+    assert changes["by number"]["2"]["recall"] == 0.5
+    assert "changes" not in SCORES.to_json()
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), max_size=4))
+def test_the_matching_is_as_large_as_any(fits: list[list[bool]]) -> None:
+    found = change_scores.match(fits)
+    assert all(fits[row][column] for column, row in found.items())
+    assert len(set(found.values())) == len(found)
+    columns = [*range(3), *[None] * len(fits)]
+    best = max(
+        sum(c is not None and fits[r][c] for r, c in enumerate(chosen))
+        for chosen in itertools.permutations(columns, len(fits))
+    )
+    assert len(found) == best

@@ -1,0 +1,96 @@
+"""A pair captioner with a map of changes learns to say several, and reads its map rightly."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from cc_prep.records import Facts
+from cc_train.data.ordered_pairs import OrderedPairBatches
+from cc_train.data.supervision import SOLIDS
+from cc_train.evaluation.rendered.change_scores import Matched
+from cc_train.evaluation.rendered.fact_scores import judge
+from cc_train.layers.caption_decoder import DecoderSettings
+from cc_train.layers.change_map import ChangeMapSettings, peaks
+from cc_train.layers.frozen_backbone import FrozenBackbone
+from cc_train.layers.pair_encoder import EncoderSettings
+from cc_train.systems.pair.objective import Losses, PairObjective
+from cc_train.systems.pair.several import SeveralCaptioner
+from cc_train.text import Vocabulary
+from tests import pair_factory
+from tests.overfitting import Learning, overfit
+
+SAMPLES = [sample for number in range(16) for sample in pair_factory.several(number)]
+WORDS = Vocabulary.of([sample.meta["captions"][0] for sample in SAMPLES], 1)
+ENCODER = EncoderSettings(width=48, heads=4, dropout=0.0)
+DECODER = DecoderSettings(width=48, heads=4, hidden=96, layers=1, length=12, dropout=0.0)
+MAP = ChangeMapSettings(layers=1, dropout=0.0)
+GOAL = 0.95  # F1
+
+
+def objective(seed: int = 0) -> PairObjective:
+    torch.manual_seed(seed)
+    backbone = FrozenBackbone(nn.Identity(), pair_factory.BACKBONE)
+    network = SeveralCaptioner(backbone, (32, 32), ENCODER, DECODER, WORDS, True, MAP)
+    return PairObjective(network, lambda captioner: {}, Losses(), 0.0, 0.0, "cpu")
+
+
+def learn(seed: int = 0) -> Learning:
+    """Until the F1 of the changes of the 32 pairs is high."""
+    one = objective(seed)
+    make = OrderedPairBatches(WORDS, 12, 2, pair_factory.SOURCE, changes=True)
+
+    def is_learned(losses: dict[str, float]) -> bool:
+        assert isinstance(one.network, SeveralCaptioner)
+        return said_right(one.network).f1 >= GOAL
+
+    def batches() -> Iterator[dict[str, Any]]:
+        for step in itertools.count():
+            yield make(SAMPLES, list(np.random.default_rng([seed, step]).spawn(len(SAMPLES))))
+
+    return overfit(one, batches(), 400, 3e-3, is_learned)
+
+
+def said_right(network: SeveralCaptioner) -> Matched:
+    features = np.stack([sample.features.values for sample in SAMPLES])  # type: ignore[union-attr]
+    spoken = network.eval().caption(torch.from_numpy(features))
+    verdicts = [
+        judge(one.text, Facts.from_json(sample.meta["facts"]), ())
+        for one, sample in zip(spoken, SAMPLES, strict=True)
+    ]
+    return sum((verdict.changes for verdict in verdicts), Matched(0, 0, 0))
+
+
+def test_it_learns_to_say_two_changes() -> None:
+    """Keeps away: a loss that is wired to the wrong pair, place, class or image."""
+    assert learn().is_done
+
+
+def chances(*cells: tuple[int, int, str, float]) -> torch.Tensor:
+    """A map of 6 × 6 places: row, column, type and chance."""
+    values = torch.zeros(6, 6, len(SOLIDS.types))
+    for row, column, kind, chance in cells:
+        values[row, column, SOLIDS.types.index(kind)] = chance
+    return values.flatten(0, 1)
+
+
+def test_a_centre_on_a_border_is_one_change() -> None:
+    """Keeps away: an object between two places that is said twice, or not at all."""
+    split = chances((2, 2, "move", 0.45), (2, 3, "move", 0.4), (5, 0, "drop", 0.3))
+    [found], left = peaks(split, (6, 6), 0.5)
+    assert SOLIDS.types[found.type] == "move"
+    assert 2 / 6 < found.place[0] < 4 / 6
+    assert np.isclose(found.place[1], 2.5 / 6)
+    assert np.isclose(left, 0.3)
+
+
+def test_neighbouring_objects_are_two_changes() -> None:
+    near = chances((2, 2, "move", 0.9), (3, 3, "drop", 0.95))
+    found, _ = peaks(near, (6, 6), 0.5)
+    assert sorted(SOLIDS.types[one.type] for one in found) == ["drop", "move"]
+    assert peaks(chances(), (6, 6), 0.5) == ([], 0.0)
