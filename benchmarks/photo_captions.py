@@ -22,9 +22,10 @@ import torch
 from lib import real_pairs
 from lib.real_pairs import LOOKS, OTHERS, RealPair
 
-from cc_train import Captioner, calibration
+from cc_train import Captioner
 from cc_train.captioner import Caption
 from cc_train.data import image_pairs
+from cc_train.evaluation import calibrating
 from cc_train.systems.pair_trunk import PairTrunk
 from cc_train.systems.photos import sentences
 from cc_train.systems.photos.captioner import PhotoCaptioner
@@ -143,11 +144,12 @@ def table(judged: Sequence[Judged]) -> str:
     ]
     confidences = [one.caption.confidence or 0.0 for one in judged]
     stated = [one.stated for one in judged]
-    error = calibration.calibration_error(confidences, stated)
+    share = sum(stated) / len(stated)
+    measures = calibrating.rows(confidences, stated, share)
     sure = [s for c, s in zip(confidences, stated, strict=True) if c >= 0.5]
     lines += [f"| sentences of 50 % confidence or more that are right | {len(sure)} "
-              f"| {interval(sum(sure), len(sure))} |",
-              f"| calibration error | {len(judged)} | {100 * error:.1f} points |"]  # fmt: skip
+              f"| {interval(sum(sure), len(sure))} |"]  # fmt: skip
+    lines += [f"| {name} | {len(judged)} | {value} |" for name, value in measures.items()]
     return "\n".join(lines)
 
 

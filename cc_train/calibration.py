@@ -19,6 +19,7 @@ from cc_prep.errors import UserError
 # Of slope and offset: keeps them finite where all held-out captions are right.
 PRIOR = 1e-2
 BINS = 10
+COVERAGES = (0.8, 0.9)  # of the captions, those of the highest confidence
 FAMILIAR = 0.99  # of the held-out pairs, which are not strange
 
 
@@ -30,11 +31,14 @@ class Calibration:
         ood_threshold: How unlike the training data one in a hundred held-out pairs is at least;
             None where the captioner does not say. A pair of more, d, has its chance times
             (ood_threshold / d)².
+        right: The share of right captions among the held-out ones, 0 to 1; None where it is not
+            known. A confidence that is always this one is what the calibration has to beat.
     """
 
     slope: float
     offset: float
     ood_threshold: float | None = None
+    right: float | None = None
 
     def confidence(self, score: float, ood_score: float | None = None) -> float:
         """The chance that a caption is right, 0 to 1."""
@@ -89,7 +93,7 @@ def fit(
     slope = float(weights[0] / deviation)
     offset = float(weights[1] - slope * mean)
     ood_threshold = float(np.quantile(ood_score, FAMILIAR)) if len(ood_score) else None
-    return Calibration(slope, offset, ood_threshold)
+    return Calibration(slope, offset, ood_threshold, float(y.mean()))
 
 
 def calibration_error(confidences: Sequence[float], right: Sequence[bool]) -> float:
@@ -105,6 +109,54 @@ def calibration_error(confidences: Sequence[float], right: Sequence[bool]) -> fl
         if (bins == one).any()
     ]
     return float(sum(gaps))
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How well confidences tell right captions from wrong ones.
+
+    Attributes:
+        error: See `calibration_error`, 0 to 1.
+        brier: The mean squared difference between confidence and truth, 0 to 1.
+        auroc: The chance that a right caption has a higher confidence than a wrong one; None where
+            all captions are right, or all wrong.
+        risk: By coverage, the share of wrong captions among those of the highest confidence, 0 to
+            1; of captions with equal confidences at the limit, the part that still fits is drawn.
+    """
+
+    error: float
+    brier: float
+    auroc: float | None
+    risk: dict[float, float]
+
+
+def quality(confidences: Sequence[float], right: Sequence[bool]) -> Quality:
+    """What the confidences of some captions, 0 to 1, are worth, given which of them are right.
+
+    Sources: Brier, Monthly Weather Review, 1950; Geifman and El-Yaniv, "Selective Classification
+    for Deep Neural Networks", NeurIPS 2017 (risk and coverage).
+    """
+    from scipy.stats import rankdata
+
+    chances, truth = np.asarray(confidences, float), np.asarray(right, bool)
+    count = int(truth.sum())
+    above = rankdata(chances)[truth].sum() - count * (count + 1) / 2  # right ones above wrong ones
+    pairs = count * (len(truth) - count)
+    return Quality(
+        calibration_error(confidences, right),
+        float(((chances - truth) ** 2).mean()),
+        float(above / pairs) if pairs else None,
+        {coverage: _risk(chances, ~truth, coverage) for coverage in COVERAGES},
+    )
+
+
+def _risk(chances: np.ndarray, wrong: np.ndarray, coverage: float) -> float:
+    """The expected share of wrong captions among the `coverage` of all with the highest chances."""
+    _, groups = np.unique(-chances, return_inverse=True)
+    sizes = np.bincount(groups)
+    kept = coverage * len(chances)
+    taken = np.clip(kept - (sizes.cumsum() - sizes), 0, sizes)
+    return float((taken * np.bincount(groups, wrong) / sizes).sum() / kept)
 
 
 def of_training(count: int, pairs: int) -> str:

@@ -11,15 +11,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.formats.training_shards import TrainingSample
-from cc_prep.settings import Section
+from cc_prep.settings import Conflict, Section
 from cc_train.data import order
 from cc_train.data.shard_index import Entry
 from cc_train.distributed import Ranks
@@ -34,6 +34,9 @@ class StreamSettings(Section):
 
     buffer: int = Field(4096, ge=1)
     """Samples that are shuffled together."""
+    item: Literal["pair", "sentence"] = "pair"
+    """What an epoch has once: each pair, with a caption that is drawn; or each sentence, which is a
+    pair with one of its captions, for which `stream.pair_scenes` must be off."""
     pair_scenes: bool = False
     """The changed and the unchanged pair of a scene form one item, so a batch of 16 has 32 pairs if
     all scenes have both."""
@@ -43,6 +46,25 @@ class StreamSettings(Section):
     verify_checksums: bool = True
     """Compare the bytes of each training sample with its checksum in `index.parquet`; one that
     differs counts as unreadable."""
+
+    @model_validator(mode="after")
+    def _a_sentence_is_of_one_pair(self) -> StreamSettings:
+        if self.item == "sentence" and self.pair_scenes:
+            raise Conflict("stream.item: a sentence is of one pair, not of a scene",
+                           "Set stream.pair_scenes=false, or stream.item=pair")  # fmt: skip
+        return self
+
+
+class Part(NamedTuple):
+    """A sample of an item.
+
+    Attributes:
+        entry: Its number.
+        caption: The number of the only one of its captions that is seen; None for all.
+    """
+
+    entry: int
+    caption: int | None = None
 
 
 class Source(Protocol):
@@ -130,7 +152,7 @@ class Stream:
         if not settings.verify_checksums:
             self.entries = [replace(entry, crc32c=None) for entry in entries]
         self.batch_size, self.seed, self.settings, self.ranks = batch_size, seed, settings, ranks
-        self.items, self.counts = items(self.entries, settings.pair_scenes)
+        self.items, self.counts = items(self.entries, settings)
         if len(self.items) < batch_size * ranks.world:
             raise UserError(
                 f"{len(self.items)} items in {len(self.counts)} shards are fewer than a step needs "
@@ -227,11 +249,12 @@ class Stream:
         """The samples at a position of an epoch's order; a damaged one is replaced by the next."""
         for step in range(len(rows)):
             samples = []
-            for number in self.items[rows[(place + step) % len(rows)]]:
+            for part in self.items[rows[(place + step) % len(rows)]]:
+                entry = self.entries[part.entry]
                 try:
-                    samples.append(self.entries[number].read())
+                    samples.append(_with_caption(entry.read(), part.caption))
                 except (DamagedShard, FileNotFoundError):
-                    bad.append(self.entries[number].key)
+                    bad.append(entry.key)
             if samples:
                 return samples
         raise JobFailed("not one sample of these shards can be read")
@@ -242,20 +265,28 @@ def _apart(drawn: Iterable[Drawn]) -> tuple[list[TrainingSample], list[np.random
     return [sample for sample, _ in listed], [rng for _, rng in listed]
 
 
-def items(
-    entries: Sequence[Entry], pair_scenes: bool
-) -> tuple[list[tuple[int, ...]], tuple[int, ...]]:
-    """The entries of every item, by number, and how many items each shard has.
+def _with_caption(sample: TrainingSample, caption: int | None) -> TrainingSample:
+    """The sample with the caption of this number alone; with all of them for None."""
+    if caption is None:
+        return sample
+    return replace(sample, meta={**sample.meta, "captions": [sample.meta["captions"][caption]]})
 
-    Args:
-        pair_scenes: Entries of the same scene are one item, which belongs to the shard of the
-            first.
+
+def items(
+    entries: Sequence[Entry], settings: StreamSettings
+) -> tuple[list[tuple[Part, ...]], tuple[int, ...]]:
+    """The parts of every item, and how many items each shard has.
+
+    A scene belongs to the shard of its first entry. A pair without captions is one sentence.
     """
-    groups: dict[str, list[int]] = {}
+    groups: dict[tuple[str, int | None], list[Part]] = {}
     for number, entry in enumerate(entries):
-        groups.setdefault(entry.scene if pair_scenes else entry.key, []).append(number)
+        name = entry.scene if settings.pair_scenes else entry.key
+        count = len(entry.captions) if settings.item == "sentence" else 0
+        for caption in range(count) if count else [None]:
+            groups.setdefault((name, caption), []).append(Part(number, caption))
     counts: dict[str, int] = {}
     for group in groups.values():
-        shard = entries[group[0]].shard
+        shard = entries[group[0].entry].shard
         counts[shard] = counts.get(shard, 0) + 1
     return [tuple(group) for group in groups.values()], tuple(counts.values())

@@ -49,10 +49,44 @@ def fit(captioner: CaptionModel, shards: Sequence[str]) -> Calibration:
     return calibration.fit(scores, held_out.right, ood_score)
 
 
-def error(captioner: CaptionModel, shards: Sequence[str]) -> float:
-    """The calibration error of a calibrated captioner on other pairs, 0 to 1. Raises UserError."""
-    measured = judged(captioner, shards)
-    confidences = [c.confidence for c in measured.captions if c.confidence is not None]
-    if len(confidences) < len(measured.captions):
+def measured(captioner: CaptionModel, shards: Sequence[str], constant: float) -> dict[str, str]:
+    """What a calibrated captioner's confidence is worth on other pairs, as rows of its card.
+
+    Args:
+        constant: A confidence that is the same for all captions, for comparison, 0 to 1.
+
+    Raises:
+        UserError: For a captioner without confidence, and as `judged` does.
+    """
+    captions = judged(captioner, shards)
+    confidences = [c.confidence for c in captions.captions if c.confidence is not None]
+    if len(confidences) < len(captions.captions):
         raise UserError("this captioner shows no confidence", "Leave out --calibrate")
-    return calibration.calibration_error(confidences, measured.right)
+    return rows(confidences, captions.right, constant)
+
+
+def rows(confidences: Sequence[float], right: Sequence[bool], constant: float) -> dict[str, str]:
+    """The measures of confidences in words, by name, each beside that of a constant, 0 to 1."""
+    ours = calibration.quality(confidences, right)
+    other = calibration.quality([constant] * len(right), right)
+
+    def beside(one: str, another: str) -> str:
+        return f"{one}; a constant confidence of {100 * constant:.1f} % has {another}"
+
+    percent, share = "{:.1f} %".format, "{:.3f}".format
+    risks = {
+        f"wrong among the {100 * coverage:.0f} % with the highest confidence": beside(
+            percent(100 * risk), percent(100 * other.risk[coverage])
+        )
+        for coverage, risk in ours.risk.items()
+    }
+    return {
+        "calibration error": beside(percent(100 * ours.error), percent(100 * other.error)),
+        "Brier score": beside(f"{ours.brier:.4f}", f"{other.brier:.4f}"),
+        **(
+            {"AUROC of the confidence": beside(share(ours.auroc), share(other.auroc))}
+            if ours.auroc is not None and other.auroc is not None
+            else {}
+        ),
+        **risks,
+    }

@@ -152,10 +152,12 @@ def _captioner(stored: Run, out: Path, details: Details) -> Path:
         for file in settings.get("files", []):
             _copy_small(stored.folder / file, folder / file)
         captioner = _loaded(stored, settings, folder)
+        constant = None
         if details.calibrate:
             settings["calibration"] = _calibration(stored, captioner, details)
+            constant = settings["calibration"]["right"]
             captioner = _loaded(stored, settings, folder)
-        scores = _measured(stored, captioner, folder, details)
+        scores = _measured(stored, captioner, folder, details, constant)
         small = replace(stored, settings=settings)
         text = model_card.of_captioner(
             small, folder, out.name, scores, details.licence, details.data
@@ -184,9 +186,17 @@ def _calibration(stored: Run, captioner: CaptionModel, details: Details) -> dict
 
 
 def _measured(
-    stored: Run, captioner: CaptionModel, folder: Path, details: Details
+    stored: Run,
+    captioner: CaptionModel,
+    folder: Path,
+    details: Details,
+    constant: float | None = None,
 ) -> model_card.Measured:
-    """Scores on the shards, or without any those of an earlier `cc-train evaluate RUN`."""
+    """Scores on the shards, or without any those of an earlier `cc-train evaluate RUN`.
+
+    Args:
+        constant: The share of right captions by which a confidence was calibrated; None without.
+    """
     path = folder / run_folder.EVALUATION
     if not details.shards:
         earlier = stored.folder / run_folder.EVALUATION
@@ -203,9 +213,8 @@ def _measured(
     scores = replace(scores, trained_on=trained_on, **_exported(folder))
     evaluation.write(path, scores, items, captions)
     words = model_card.measured(path, entries)
-    if details.calibrate and scores.rendered is not None:
-        error = calibrating.error(captioner, details.shards)
-        words.measures["calibration error"] = f"{100 * error:.1f} %"
+    if constant is not None and scores.rendered is not None:
+        words.measures.update(calibrating.measured(captioner, details.shards, constant))
     return words
 
 

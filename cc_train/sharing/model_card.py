@@ -34,7 +34,7 @@ OWN_MEANS = ("ROUGE-L", "CIDEr")  # measures of a corpus that are the mean of it
 UNROUNDED = "scored_weights"
 NOTE = "The captions are those of the weights before these were rounded to float16."
 SECTION = re.compile(r"^## How good it is\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
-INTERVALS = ", of CIDEr and ROUGE-L by resampling the pairs"
+INTERVALS = ", of CIDEr and ROUGE-L by resampling the scenes"
 PATH = re.compile(r'(?<=from_pretrained\(")[^"]*(?="\))|(?<=cc-train caption )\S+')
 
 
@@ -61,7 +61,7 @@ def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
         return Measured()
     try:
         scores = evaluation_files.checked(storage.read_json(str(folder / evaluation.SCORES)))
-        items = [item["scores"] for item in evaluation_files.items(folder / evaluation.ITEMS)]
+        items = evaluation_files.items(folder / evaluation.ITEMS)
         corpus = {**scores["groups"][evaluation.TOTAL]}
         pairs = corpus.pop("pairs")
         facts = scores.get("facts")
@@ -219,11 +219,13 @@ def _render(template: str, **values: Any) -> str:
     return f"{environment.get_template(template).render(**values).rstrip()}\n"
 
 
-def _value(name: str, value: float, items: Sequence[Mapping[str, float]]) -> str:
+def _value(name: str, value: float, items: Sequence[Mapping[str, Any]]) -> str:
     """A measure of the corpus, with an interval where it is the mean over the pairs."""
     if name not in OWN_MEANS or len(items) < 2:
         return f"{value:.2f}"
-    low, high = bootstrap.interval([float(item[name]) for item in items], np.random.default_rng(0))
+    names = [str(item.get("image_id") or item["id"]) for item in items]
+    scores = [float(item["scores"][name]) for item in items]
+    low, high = bootstrap.interval(names, scores, np.random.default_rng(0))
     return f"{value:.2f} ({low:.2f} … {high:.2f})"
 
 

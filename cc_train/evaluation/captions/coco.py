@@ -20,6 +20,7 @@ from typing import Any
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import coco
+from cc_prep.records import CHANGE as CHANGED
 from cc_prep.records import NO_CHANGE, Facts
 
 CHANGE, STILL = "semantic change", "no change"
@@ -258,6 +259,17 @@ def without_prefix(name: str) -> str:
         base = name.removeprefix(STILL_PREFIX)
         return base if base.endswith(STILL_ENDS) else base + STILL_END
     return next((name[len(p) :] for p in PREFIXES if name.startswith(p)), name)
+
+
+def scene_of(name: str) -> str:
+    """The part of a pair's official id, or of its key, that all pairs of its scene have.
+
+    `000007.png_n` → `000007.png`; `clevr-test-7-no_change` and `clevr-test-7-change` →
+    `clevr-test-7`. Any other name is a scene of its own.
+    """
+    for end in (STILL_END, f"-{NO_CHANGE}", f"-{CHANGED}"):
+        name = name.removesuffix(end)
+    return name
 
 
 def _is_still(item: Item) -> bool:

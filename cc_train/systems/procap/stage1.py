@@ -153,6 +153,16 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
+    def _wrong_ones_are_of_other_pairs(self) -> Settings:
+        if self.stream.item == "sentence":
+            raise Conflict(
+                "stream.item: stage 1 takes a neighbour's caption and frames for wrong ones, and a "
+                "neighbour may then be the same pair",
+                "Set stream.item=pair",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _align_needs_captions(self) -> Settings:
         if self.text == "none" and self.losses.align:
             raise Conflict("losses.align: it judges captions, and text=none shows none",

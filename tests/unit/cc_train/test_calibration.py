@@ -61,3 +61,35 @@ def test_strange_pairs_get_less() -> None:
     assert usual == fitted.confidence(-0.1) == fitted.confidence(-0.1, 2.0)
     assert fitted.confidence(-0.1, 20.0) == pytest.approx(usual / 100)
     assert Calibration(1.0, 4.0).confidence(-0.1, 20.0) == usual
+
+
+def test_what_a_confidence_is_worth() -> None:
+    """By hand: four captions, the wrong one third. Keeps away: a risk among the least sure."""
+    quality = calibration.quality([0.9, 0.8, 0.7, 0.2], [True, True, False, True])
+    assert quality.brier == pytest.approx((0.01 + 0.04 + 0.49 + 0.64) / 4)
+    assert quality.auroc == pytest.approx(2 / 3)  # above the wrong one are two of three
+    assert quality.risk == pytest.approx({0.8: 1 / 3.2, 0.9: 1 / 3.6})
+    surest_wrong = calibration.quality([0.9, 0.8, 0.7, 0.2, 0.1], [False, *[True] * 4])
+    assert surest_wrong.auroc == 0
+    assert surest_wrong.risk == pytest.approx({0.8: 1 / 4, 0.9: 1 / 4.5})
+
+
+def test_a_constant_knows_nothing_of_a_caption() -> None:
+    """Keeps away: equal confidences that are ranked by the order of the captions."""
+    right = [True] * 30 + [False] * 10
+    constant = calibration.quality([0.75] * 40, right)
+    assert constant.error == 0
+    assert constant.brier == pytest.approx(0.75 * 0.25)
+    assert constant.auroc == 0.5
+    assert constant.risk == pytest.approx({0.8: 0.25, 0.9: 0.25})
+    assert calibration.quality([0.4, 0.6], [True, True]).auroc is None
+
+
+def test_quality_agrees_with_scikit_learn() -> None:
+    from sklearn.metrics import brier_score_loss, roc_auc_score
+
+    scores, right = planted(500, 1.0, 1.0)
+    chances = np.round([Calibration(1.0, 1.0).confidence(score) for score in scores], 2)
+    quality = calibration.quality(chances.tolist(), right)
+    assert quality.auroc == pytest.approx(roc_auc_score(right, chances))
+    assert quality.brier == pytest.approx(brier_score_loss(right, chances))

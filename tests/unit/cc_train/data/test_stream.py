@@ -117,6 +117,35 @@ def test_pairs_of_a_scene_come_together(tmp_path: Path) -> None:
         assert [n // 2 for n in seen[::2]] == [n // 2 for n in seen[1::2]]
 
 
+def test_each_sentence_once_an_epoch(tmp_path: Path) -> None:
+    """Keeps away: a pair of five captions that counts as much as one of a single caption."""
+    counts = (1, 3, 0, 2)
+    with training_shards.write_shard(str(tmp_path / "train-000000.tar")) as (writer, _):
+        for number, count in enumerate(counts):
+            captions = [f"{number} {caption}" for caption in range(count)]
+            members = {
+                "json": json.dumps({"frames": FRAMES, "captions": captions}).encode(),
+                "tokens.npy": npy(np.full((FRAMES, *GRID), number, np.int16)),
+                "scores.npy": npy(np.zeros((2, 1, FRAMES), np.float32)),
+            }
+            writer.add(f"set-train-{number}-change", members)
+    told: list[list[str]] = []
+
+    def tell(samples: list[TrainingSample], rngs: Any) -> dict[str, Any]:
+        told.extend(sample.meta["captions"] for sample in samples)
+        return {}
+
+    entries = shard_index.read([str(tmp_path / "train-*.tar")])
+    settings = StreamSettings(item="sentence")
+    batches = Stream(entries, tell, batch_size=7, seed=7, settings=settings, ranks=ALONE)
+    assert len(batches.items) == 7
+    for epoch in range(2):
+        batches(epoch)
+        expected = [[], ["0 0"], ["1 0"], ["1 1"], ["1 2"], ["3 0"], ["3 1"]]
+        assert sorted(told[7 * epoch :]) == expected
+    assert told[:7] != told[7:]
+
+
 def damage(folder: Path, key: str) -> None:
     [entry] = [e for e in shard_index.read([str(folder / "train-*.tar")]) if e.key == key]
     data = bytearray(Path(entry.shard).read_bytes())

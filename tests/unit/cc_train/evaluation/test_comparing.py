@@ -14,7 +14,7 @@ from rich.console import Console
 from cc_prep.errors import UserError
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, metrics
-from cc_train.evaluation.comparing import published_rows, scored_rows, side_by_side
+from cc_train.evaluation.comparing import bootstrap, published_rows, scored_rows, side_by_side
 from cc_train.report import comparison as comparison_page
 from cc_train.report import latex, page
 from cc_train.runs import run_folder
@@ -117,6 +117,42 @@ def test_the_interval_is_a_bootstrap_of_pairs() -> None:
     half = 1.96 * gains.std() / 30
     assert interval.low == pytest.approx(gains.mean() - half, abs=0.015)
     assert interval.high == pytest.approx(gains.mean() + half, abs=0.015)
+
+
+@pytest.mark.parametrize(
+    "names", [("{}.png", "{}.png_n"), ("clevr-test-{}-change", "clevr-test-{}-no_change")]
+)
+def test_the_pairs_of_a_scene_are_drawn_together(names: tuple[str, str]) -> None:
+    """Against the normal approximation over scenes, of which two pairs have the same gain.
+
+    Keeps away: intervals that are too narrow by a factor of √2, as of so many independent pairs.
+    """
+    gains = np.random.default_rng(3).normal(1, 4, 400)
+    rows = [
+        scored_rows.Row(
+            run,
+            {},
+            items={name.format(i): part * float(g) for i, g in enumerate(gains) for name in names},
+        )
+        for run, part in (("a", 0), ("b", 1))
+    ]
+    [interval] = side_by_side.intervals(rows)
+    half = 1.96 * gains.std() / 20
+    assert interval.difference == pytest.approx(gains.mean())
+    assert interval.low == pytest.approx(gains.mean() - half, abs=0.03)
+    assert interval.high == pytest.approx(gains.mean() + half, abs=0.03)
+
+
+def test_a_scene_with_more_pairs_counts_for_more() -> None:
+    """Keeps away: a mean over scenes in place of the mean over pairs that is printed."""
+    names = ["1.png", "1.png_n", "2.png"]
+    for score in (0.0, 3.0):
+        low, high = bootstrap.interval(names, [score, score, score], np.random.default_rng(0))
+        assert (low, high) == (score, score)
+    drawn = bootstrap._means(
+        np.array([[3.0, 5.0, 10.0]]), bootstrap._numbers(names), np.array([[0, 0], [0, 1], [1, 1]])
+    )
+    assert drawn.tolist() == [[4.0], [6.0], [10.0]]
 
 
 def test_other_pairs_are_said(runs: list[str], tmp_path: Path) -> None:
