@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
@@ -17,6 +17,18 @@ from cc_train.data.shard_index import ADVICE, Entry
 
 
 @dataclass(frozen=True)
+class Turn:
+    """One turn of a chat, in no server's form.
+
+    Attributes:
+        parts: Texts, and images encoded as JPEG, PNG or WebP, in the order in which they are read.
+    """
+
+    parts: tuple[str | bytes, ...]
+    role: Literal["user", "assistant"] = "user"
+
+
+@dataclass(frozen=True)
 class Question:
     """before, after: images, encoded as JPEG, PNG or WebP. key: of the sample."""
 
@@ -24,6 +36,18 @@ class Question:
     before: bytes
     after: bytes
     wording: Wording
+
+    @property
+    def turns(self) -> list[Turn]:
+        """The chat that puts the question.
+
+        The text between the images is there on purpose: several servers take two images that
+        follow each other for one (llama.cpp's issues 24303 and 27313), and it tells the model
+        which image is which.
+        """
+        wording = self.wording
+        parts = (wording.before, self.before, wording.after, self.after, wording.prompt)
+        return [Turn(parts)]
 
     def digest(self, identity: Mapping[str, Any]) -> str:
         """SHA-256 of all that decides the answer: images, wording, and the model's `identity`,

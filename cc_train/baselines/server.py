@@ -18,7 +18,7 @@ from cc_train.baselines import http_client
 from cc_train.baselines.answers import FILTERED, STOPPED, Answer
 from cc_train.baselines.http_client import Endpoint, Filtered, Transient
 from cc_train.baselines.pace import Pace
-from cc_train.baselines.questions import Question, media_type
+from cc_train.baselines.questions import Question, Turn, media_type
 
 GENERATION: Mapping[str, Any] = {"max_tokens": 100, "temperature": 0}
 OURS = ("messages", "model", "n", "stream")  # keys of a request that the user does not set
@@ -72,14 +72,23 @@ class Server:
 
     def answer(self, questions: Sequence[Question]) -> list[Answer]:
         """Answers to some questions, one request each. Raises UserError and JobFailed."""
-        return [self._answer(question) for question in questions]
+        return [self.ask(question.turns) for question in questions]
 
     def stop(self) -> None:
         """Sends no further request."""
         self.pace.stop()
 
-    def _answer(self, question: Question) -> Answer:
-        body = {"model": self.name, "messages": messages(question), **self.generation}
+    def ask(self, turns: Sequence[Turn]) -> Answer:
+        """The answer to a chat: one request, which is repeated while its failure may pass.
+
+        Args:
+            turns: The chat, whose last turn is the user's. It may be text alone.
+
+        Raises:
+            UserError: The server refuses, or is not there.
+            JobFailed: It fails again and again.
+        """
+        body = {"model": self.name, "messages": messages(turns), **self.generation}
         for tried in itertools.count(1):
             self.pace.wait()
             try:
@@ -114,17 +123,17 @@ class Server:
         self.pace.pause(max(named, doubled * self._random.uniform(0.5, 1.0)))
 
 
-def messages(question: Question) -> list[dict[str, Any]]:
-    """The chat that puts a question, as chat completions take it."""
-    wording = question.wording
-    content = [
-        {"type": "text", "text": wording.before},
-        _image(question.before),
-        {"type": "text", "text": wording.after},
-        _image(question.after),
-        {"type": "text", "text": wording.prompt},
+def messages(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    """A chat as chat completions take it. A turn of one text has it as its content."""
+    return [{"role": turn.role, "content": _content(turn.parts)} for turn in turns]
+
+
+def _content(parts: Sequence[str | bytes]) -> str | list[dict[str, Any]]:
+    if len(parts) == 1 and isinstance(parts[0], str):
+        return parts[0]
+    return [
+        {"type": "text", "text": part} if isinstance(part, str) else _image(part) for part in parts
     ]
-    return [{"role": "user", "content": content}]
 
 
 def _image(image: bytes) -> dict[str, Any]:
