@@ -100,13 +100,23 @@ class Trouble:
     broken: bool = False
 
 
+@dataclass(frozen=True)
+class Said:
+    """An answer with more than its text. thoughts: in the field that `field` names."""
+
+    text: str | None
+    thoughts: str | None = None
+    field: str = "reasoning_content"
+    ended: str = "stop"
+
+
 class ChatServer(Server):
     """troubles: what the next requests get, first to last. seen: how often each pair was answered,
     by the means of its images. bodies, headers: of all requests. hold: requests that come once so
     many were answered get no reply before `release`, and none after it.
     """
 
-    def __init__(self, answer: Callable[[float, float], str | Trouble] | None = None) -> None:
+    def __init__(self, answer: Callable[[float, float], str | Said | Trouble] | None = None):
         super().__init__(_ChatHandler)
         self.answer = answer or (lambda before, after: f"from {before:.0f} to {after:.0f}")
         self.troubles: list[Trouble] = []
@@ -163,8 +173,10 @@ class _ChatHandler(Handler):
         answer = self.server.answer(*means)
         if isinstance(answer, Trouble):
             return self.reply(answer.body, answer.status, answer.headers)
-        message = {"role": "assistant", "content": answer}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        said = answer if isinstance(answer, Said) else Said(answer)
+        thoughts = {} if said.thoughts is None else {said.field: said.thoughts}
+        message = {"role": "assistant", "content": said.text, **thoughts}
+        choice = {"index": 0, "message": message, "finish_reason": said.ended}
         return self.reply({"object": "chat.completion", "choices": [choice]})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
@@ -66,7 +66,7 @@ class Asking:
         self._identity = dict(model.identity)
         self._locks: dict[str, threading.Lock] = {}
 
-    def all(self, entries: Sequence[Entry], threads: int = 1) -> Iterator[Answered]:
+    def all(self, entries: Sequence[Entry], threads: int = 1) -> Generator[Answered]:
         """The answers about samples, as they come. Raises UserError and JobFailed.
 
         With several threads each has a batch of its own. After an error no further question is put;

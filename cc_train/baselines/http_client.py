@@ -33,6 +33,31 @@ FILTERED = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyVi
 REMEDY = "--url is the address below which the server has /chat/completions"
 STATUS_OF_NO_KIND = 400  # of an error that names none
 OUT_OF_MONEY = ("insufficient_quota", "billing_hard_limit_reached")  # a 429 that will not pass
+# Of a refusal: what its words are about, and what helps. The first that fits is shown.
+REMEDIES = (
+    (
+        ("use 'max_completion_tokens'",),
+        "Add --set max_tokens=null --set max_completion_tokens=4096",
+    ),
+    (
+        ("mmproj", "image input", "support image", "multimodal model"),
+        "Serve a model that takes images, with its image encoder (llama.cpp: --mmproj)",
+    ),
+    (
+        ("image",),
+        "Let the server take two images in a question (vLLM: --limit-mm-per-prompt), or ask "
+        "Ollama's own door: --url http://HOST:11434/api/chat",
+    ),
+    (
+        ("max_tokens", "context", "too long", "too large"),
+        "Ask for a shorter answer, such as --set max_tokens=1000, or serve the model with a longer "
+        "context",
+    ),
+    (("temperature",), "Add --set temperature=null"),
+)
+# Words of an HTTP 500 that will not pass: of llama.cpp, and of Ollama.
+FOR_GOOD = ("mmproj", "only supports one image")
+OTHER_REMEDY = "--set changes what is sent, such as --set temperature=null"
 MAX_BYTES = 10_000_000  # of a reply, with its headers
 MAX_SECONDS = 600.0  # for a whole reply, whose bytes may come one by one
 MAX_TEXT_LENGTH = 300  # of a server's in a message, in characters
@@ -49,6 +74,10 @@ class Transient(Exception):
     def __init__(self, what: str, retry_after: float | None = None, unreachable: bool = False):
         super().__init__(what)
         self.what, self.retry_after, self.unreachable = what, retry_after, unreachable
+
+
+class Refused(UserError):
+    """The server does not take what it was sent."""
 
 
 class Filtered(Exception):
@@ -94,7 +123,10 @@ class Endpoint:
         return urlunsplit((*urlsplit(self.url)[:3], "", ""))
 
     def without_key(self, text: str) -> str:
-        """A text of the server's on one line, the key blackened."""
+        """A text of the server's on one line, short, the key blackened.
+
+        What a terminal obeys in it is escaped where it is printed (`cc_prep.terminal`).
+        """
         text = text.encode("utf-8", "replace").decode()  # half a pair of surrogates
         text = text.replace(self.key, "…") if self.key else text
         return textwrap.shorten(" ".join(text.split()), MAX_TEXT_LENGTH, placeholder="…")
@@ -259,14 +291,19 @@ def _refused(
         )
     if code == 400 and any(word in words for word in FILTERED):
         return Filtered()
-    if code in PASSING:
-        return Transient(f"HTTP {code}", pause)
+    said = f"HTTP {code}{': ' if words else ''}{words}"
+    if code in PASSING and not any(word in words for word in FOR_GOOD):
+        return Transient(said, pause)
     if 300 <= code < 400:
         return UserError(f"{endpoint}: leads elsewhere (HTTP {code})", "Give that address as --url")
-    return UserError(
-        f"{endpoint}: refused (HTTP {code}{': ' if words else ''}{words})",
-        "--set changes what is sent, such as --set max_tokens=null",
-    )
+    return Refused(f"{endpoint}: refused ({said})", _remedy(words))
+
+
+def _remedy(words: str) -> str:
+    """What helps against a refusal with these words."""
+    lower = words.lower()
+    fitting = (remedy for marks, remedy in REMEDIES if any(mark in lower for mark in marks))
+    return next(fitting, OTHER_REMEDY)
 
 
 def _words(endpoint: Endpoint, error: urllib.error.HTTPError) -> str:

@@ -31,7 +31,7 @@ NO_CHAT = "Give a model of its family that was trained to chat, or train one: cc
 class Generation(Section):
     """How words are chosen: always the most probable ones, so that asking again changes nothing."""
 
-    max_new_tokens: Annotated[int, Field(ge=1)] = 100
+    max_new_tokens: Annotated[int, Field(ge=1)] = 4096  # as many as of a server's model
     min_new_tokens: Annotated[int, Field(ge=0)] = 0
     num_beams: Annotated[int, Field(ge=1)] = 1
     repetition_penalty: Annotated[float, Field(gt=0)] = 1.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,13 @@ from rich.progress import track
 
 from cc_prep import __version__, settings, storage
 from cc_prep.console import on_stderr
-from cc_prep.errors import UserError
+from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.provenance import differences
 from cc_prep.storage import outputs
 from cc_prep.terminal import echo
 from cc_prep.unspaced import Words
 from cc_train.baselines import local, prompts, server
-from cc_train.baselines.answers import LENGTH, Answer, Answers
+from cc_train.baselines.answers import FILTERED, LENGTH, Answer, Answers
 from cc_train.baselines.asking import Answered, Asking
 from cc_train.baselines.http_client import Endpoint
 from cc_train.baselines.pace import Pace
@@ -35,6 +36,8 @@ from cc_train.transformers_models import Precision
 FILE, ANSWERS = "baseline.json", "answers"
 KEY_VARIABLE = "OPENAI_API_KEY"
 TRIES, TIMEOUT = server.Patience.tries, server.Patience.timeout
+FIRST = 5  # answers; if all of them are empty, no further question is put
+MANY_TOKENS = 16384
 MAX_LINE_LENGTH = 100  # of a difference of settings in a message, in characters
 
 
@@ -66,7 +69,7 @@ def baseline(
 
     Raises:
         UserError: An option or a file is wrong, or the server refuses.
-        JobFailed: The server fails.
+        JobFailed: The server fails, or the model says nothing.
     """
     if protocol is not None:
         protocols.get(protocol)
@@ -121,10 +124,9 @@ def baseline(
     record = _record(asked, wordings)
     _require_same(folder, record)
     asking = Asking(asked, Answers(Path(cache or folder / ANSWERS)), wordings)
-    tracked = track(
-        asking.all(entries, threads or 1), "asking", len(entries), console=console, transient=True
-    )
-    answers = _answers(tracked, folder / FILE, record, console)
+    with closing(asking.all(entries, threads or 1)) as answered:
+        tracked = track(answered, "asking", len(entries), console=console, transient=True)
+        answers = _answers(tracked, folder / FILE, record, console)
     captions = {key: answer.caption for key, answer in answers.items()}
     evaluation.write_captions(folder, items, captions)  # there whatever the scores then fail at
     _finish(folder, record, list(answers.values()), console)
@@ -142,18 +144,45 @@ def _answers(
 ) -> dict[str, Answer]:
     """The answers by the samples' keys; says how many of them were stored.
 
-    With the first answer `record` is written to `path`: a mistake in the command leaves nothing.
+    With the first answer that has words `record` is written to `path`: a mistake in the command
+    leaves nothing that the next one has to fit.
+
+    Raises:
+        JobFailed: The first answers, or all of them, are empty.
     """
     answers: dict[str, Answer] = {}
-    stored = 0
+    stored = spoken = 0
+    has_words = False
     for one in answered:
-        if not answers:
+        if one.answer.caption and not has_words:
+            has_words = True
             storage.write_json(str(path), {**record, "version": __version__})
         answers[one.key] = one.answer
         stored += one.stored
+        spoken += one.answer.ended != FILTERED
+        if not has_words and spoken == FIRST:
+            break
+    if not has_words:
+        raise JobFailed(_nothing_said(list(answers.values()), path.parent))
     if stored:
         console.print(f"{stored} of {len(answers)} answers were stored")
     return answers
+
+
+def _nothing_said(answers: Sequence[Answer], out: Path) -> str:
+    """Why all answers are empty, and what helps."""
+    ends = {answer.ended for answer in answers}
+    if ends == {FILTERED}:
+        why = "the server refuses the questions for their contents"
+    elif LENGTH in ends:
+        why = (
+            "the limit of tokens cut the model off before its answer, perhaps in its thoughts. "
+            f"Add --set max_tokens={MANY_TOKENS} (of a local model: max_new_tokens), or have it "
+            "answer without thoughts, see docs/baseline.md"
+        )
+    else:
+        why = f"see what the model said in {out / ANSWERS}, and --set in docs/baseline.md"
+    return f"the first {len(answers)} answers are empty: {why}"
 
 
 def _record(
@@ -221,10 +250,14 @@ def _finish(out: Path, record: dict[str, Any], answers: Sequence[Answer], consol
     """Writes and says how many answers are none that their model would have given in full."""
     cut = sum(answer.ended == LENGTH for answer in answers)
     empty = sum(not answer.caption for answer in answers)
-    counts = {"pairs": len(answers), "cut": cut, "empty": empty}
+    in_thoughts = sum(answer.is_in_thoughts for answer in answers)
+    counts = {"pairs": len(answers), "cut": cut, "empty": empty, "in_thoughts": in_thoughts}
     storage.write_json(str(out / FILE), {**record, "version": __version__, "answers": counts})
     if cut:
         note = f"{cut} answers were cut at the limit of tokens: see --set in docs/baseline.md"
         console.print(note)
+    if in_thoughts:
+        what = "answers were found among the model's thoughts, where the server put them"
+        console.print(f"{in_thoughts} {what}")
     if empty:
         console.print(f"{empty} answers are empty, and score 0")

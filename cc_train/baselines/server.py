@@ -20,7 +20,9 @@ from cc_train.baselines.http_client import Endpoint, Filtered, Transient
 from cc_train.baselines.pace import Pace
 from cc_train.baselines.questions import Question, Turn, media_type
 
-GENERATION: Mapping[str, Any] = {"max_tokens": 100, "temperature": 0}
+# A model that thinks takes some thousand tokens before it answers; others end after a sentence.
+GENERATION: Mapping[str, Any] = {"max_tokens": 4096, "temperature": 0}
+THOUGHTS = ("reasoning_content", "reasoning", "thinking")  # where servers send them
 OURS = ("messages", "model", "n", "stream")  # keys of a request that the user does not set
 MAX_BREAK = 60.0  # seconds between two tries, unless the server asks for more
 MAX_WAIT = 900.0  # seconds; a server that asks for more is not waited for
@@ -35,7 +37,7 @@ class Patience:
     """
 
     tries: int = 8
-    timeout: float = 120.0
+    timeout: float = 600.0  # a model that thinks sends nothing until it has its answer
     pause: float = 1.0
 
 
@@ -151,19 +153,31 @@ def parsed(reply: Any, endpoint: object) -> Answer:
     """
     try:
         choice = reply["choices"][0]
-        content = choice["message"].get("content")
-        if isinstance(content, list):
-            content = "".join(part["text"] for part in content if part.get("type") == "text")
-        if content is None or isinstance(content, str):
-            ended = choice.get("finish_reason")
-            ended = ended[:MAX_REASON] if isinstance(ended, str) and ended else STOPPED
-            return Answer(_storable(content or ""), _storable(ended))
+        return read_message(choice["message"], choice.get("finish_reason"))
     except (KeyError, IndexError, TypeError, AttributeError):
-        pass
-    raise UserError(
-        f"{endpoint}: the reply holds no chat completion",
-        http_client.REMEDY,
-    )
+        raise UserError(
+            f"{endpoint}: the reply holds no chat completion", http_client.REMEDY
+        ) from None
+
+
+def read_message(message: Mapping[str, Any], ended: Any) -> Answer:
+    """The answer in the message of a reply.
+
+    Args:
+        ended: Why it ended, as the server says it.
+
+    Raises:
+        KeyError, TypeError and AttributeError: For a message of another form.
+    """
+    content = message.get("content")
+    if isinstance(content, list):
+        content = "".join(part["text"] for part in content if part.get("type") == "text")
+    if content is not None and not isinstance(content, str):
+        raise TypeError(content)
+    thoughts = (message.get(name) for name in THOUGHTS)
+    thought = next((text for text in thoughts if isinstance(text, str)), "")
+    ended = ended[:MAX_REASON] if isinstance(ended, str) and ended else STOPPED
+    return Answer(_storable(content or ""), _storable(ended), _storable(thought))
 
 
 def _storable(text: str) -> str:

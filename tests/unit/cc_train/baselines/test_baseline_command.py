@@ -20,7 +20,7 @@ from cc_train.evaluation import evaluation
 from tests import pair_factory, shard_factory, vlm_factory
 from tests.commands import Done, cc_train
 from tests.conftest import ROOT
-from tests.server_factory import KEY, MODEL, ChatServer, Trouble, serving
+from tests.server_factory import KEY, MODEL, ChatServer, Said, Trouble, serving
 
 PAIRS = 6
 
@@ -240,6 +240,40 @@ def test_empty_and_cut_answers_are_counted(shard: str, tmp_path: Path) -> None:
         done = baseline(chat, shard, tmp_path / "empty")
     assert "2 answers are empty, and score 0" in done.stderr
     assert read(tmp_path / "empty/baseline.json")["answers"]["empty"] == 2
+
+
+def test_a_model_that_thinks_too_long_ends_the_run(tmp_path: Path) -> None:
+    """Keeps away: scores of 0 after hours of asking a model whose thoughts fill all its tokens, and
+    a folder that refuses the settings which help.
+    """
+    shard = shard_factory.write_greys(tmp_path / "shards", 12)
+    with serving(ChatServer(lambda *_: Said("", "A car? Or a", ended="length"))) as chat:
+        done = baseline(chat, shard, tmp_path / "out", "--threads", 2)
+        assert 5 <= len(chat.bodies) <= 8
+        assert chat.bodies[0]["max_tokens"] == 4096
+        assert done.returncode == 1
+        assert "the first 5 answers are empty: the limit of tokens cut the" in done.stderr
+        assert "--set max_tokens=16384" in done.stderr
+        assert not (tmp_path / "out/scores.json").exists()
+        chat.answer = lambda *_: Said(None, "A car?\n\nA car left.", "thinking")
+        done = baseline(chat, shard, tmp_path / "out", "--set", "max_tokens=16384")
+    assert done.returncode == 0, done.stderr
+    assert "12 answers were found among the model's thoughts" in done.stderr
+    assert read(tmp_path / "out/predictions.json")[0]["caption"] == "A car left."
+    assert read(tmp_path / "out/baseline.json")["answers"]["in_thoughts"] == 12
+
+
+def test_a_run_without_any_word_ends(shard: str, tmp_path: Path) -> None:
+    """Keeps away: exit code 0 for captions that are all empty, though few or filtered."""
+    with serving(ChatServer(lambda *_: "")) as chat:
+        done = baseline(chat, shard, tmp_path / "few", "--limit", 2)
+        assert done.returncode == 1
+        assert "the first 2 answers are empty: see what the model said in" in done.stderr
+        refusal = Trouble(400, body={"error": {"code": "content_filter"}})
+        chat.answer = lambda *_: refusal
+        done = baseline(chat, shard, tmp_path / "all")
+    assert done.returncode == 1
+    assert f"the first {PAIRS} answers are empty: the server refuses" in done.stderr
 
 
 @pytest.mark.parametrize(

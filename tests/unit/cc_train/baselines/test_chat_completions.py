@@ -246,6 +246,44 @@ def test_a_question_that_is_filtered_ends_no_run(chat: ChatServer) -> None:
     assert answers == [Answer("", "content_filter"), Answer("from 7 to 9")]
 
 
+def test_thoughts_are_kept_apart() -> None:
+    """Keeps away: thoughts of one server that are an answer, and of another that are lost."""
+    for field in ("reasoning_content", "reasoning", "thinking"):
+        message = {"content": "a car", field: "a \ud83d bus?"}
+        reply = {"choices": [{"message": message, "finish_reason": "stop"}]}
+        assert server.parsed(reply, "") == Answer("a car", "stop", "a ? bus?")
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "remedy"),
+    [
+        (400, "'max_tokens' is not supported. Use 'max_completion_tokens' instead.",
+         "--set max_completion_tokens=4096"),
+        (400, "'max_tokens' or 'max_completion_tokens' is too large: 4096", "max_tokens=1000"),
+        (400, "At most 1 image(s) may be provided in one request.", "--limit-mm-per-prompt"),
+        (500, "image input is not supported - hint: you may need the mmproj", "--mmproj"),
+        (500, "this model only supports one image while more than one", "/api/chat"),
+        (400, "Unsupported value: 'temperature' does not support 0", "--set temperature=null"),
+        (422, "no", "--set changes what is sent"),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_what_helps(chat: ChatServer, status: int, words: str, remedy: str) -> None:
+    """Keeps away: HTTP 400 without a way out, and one that is asked again and again as HTTP 500."""
+    chat.troubles = [Trouble(status, body={"error": {"message": words}})]
+    with pytest.raises(UserError) as caught:
+        model(chat).answer([QUESTION])
+    assert f"refused (HTTP {status}: {words})" in caught.value.what
+    assert remedy in caught.value.remedy
+    assert len(chat.bodies) == 1
+
+
+def test_what_a_server_said_before_it_was_given_up_is_told(chat: ChatServer) -> None:
+    """Keeps away: a bare HTTP 500 after minutes, whose cause the server had named."""
+    chat.troubles = [Trouble(500, body={"error": "\x1b[31mno memory"})] * 2
+    with pytest.raises(JobFailed, match=r"HTTP 500: .*no memory, 2 times in a row"):
+        model(chat, tries=2).answer([QUESTION])
+
+
 def test_half_a_pair_of_surrogates_is_replaced(chat: ChatServer) -> None:
     """Keeps away: an answer that no file can hold, which ends the run after all questions."""
     message = {"message": {"content": "a \ud83d car"}}

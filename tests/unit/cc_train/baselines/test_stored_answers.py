@@ -33,12 +33,16 @@ def test_what_decides_an_answer_is_in_the_digest() -> None:
 def test_an_answer_comes_back(tmp_path: Path) -> None:
     answers, digest = Answers(tmp_path), QUESTION.digest(IDENTITY)
     assert answers.get(digest) is None
-    answer = Answer("The car \n “left” 🚗", LENGTH)
+    answer = Answer("The car \n “left” 🚗", LENGTH, "A car?")
     answers.put(digest, answer, IDENTITY)
     assert Answers(tmp_path).get(digest) == answer
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"answer": 3, "ended": "stop"}'])
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "{}", '{"answer": 3, "ended": "stop", "thoughts": ""}',
+     '{"answer": "a", "ended": "stop", "thoughts": 3}'],
+)  # fmt: skip
 def test_a_damaged_answer_is_named(tmp_path: Path, content: str) -> None:
     """Keeps away: a traceback, or an empty caption, where a disk lost a file's content."""
     (tmp_path / "ab").mkdir()
@@ -66,3 +70,23 @@ def test_a_damaged_answer_is_named(tmp_path: Path, content: str) -> None:
 def test_captions_of_answers(text: str, caption: str) -> None:
     """Keeps away: scores that line breaks, marks of thought or quotation marks lower."""
     assert Answer(text).caption == caption
+
+
+@pytest.mark.parametrize(
+    ("answer", "caption", "is_in_thoughts"),
+    [
+        (Answer("", thoughts="A car left."), "A car left.", True),
+        (Answer("", thoughts="Two cars?\nNo.\n \nA car\nleft."), "A car left.", True),
+        (Answer("\n", thoughts="Two cars?</think>A car left."), "A car left.", True),
+        (Answer("A car left.", thoughts="A bus left."), "A car left.", False),
+        (Answer("<think>A bus?</think>A car left.", thoughts="A bus."), "A car left.", False),
+        (Answer("", LENGTH, thoughts="A car? Or is it"), "", False),
+        (Answer("", "content_filter", thoughts="A car"), "", False),
+        (Answer("", thoughts="<think>A car?</think>"), "", False),
+    ],
+)
+def test_answers_among_the_thoughts(answer: Answer, caption: str, is_in_thoughts: bool) -> None:
+    """Keeps away: scores of 0 for a model whose server takes all that it writes for thoughts, and
+    thoughts that were cut off as captions.
+    """
+    assert (answer.caption, answer.is_in_thoughts) == (caption, is_in_thoughts)
