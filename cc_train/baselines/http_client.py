@@ -19,14 +19,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from cc_prep import strict_json
 from cc_prep.errors import UserError
+from cc_train.baselines import doors
 
-PATH = "/chat/completions"
 PASSING = (408, 409, 425, 429, 500, 502, 503, 504, 529)
 # A 400 about one question's images or words, after which the others may still be answered.
 FILTERED = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
@@ -115,12 +115,27 @@ class Endpoint:
         if parts.username is not None or parts.password is not None:
             raise UserError("--url holds a name or a password", f"Put the key into ${variable}")
         path = parts.path.rstrip("/")
-        path = path if path.endswith(PATH) else path + PATH
+        if not path.endswith((doors.COMPLETIONS, doors.OLLAMA)):
+            path += doors.COMPLETIONS
         whole = urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
         return cls(whole, variable, _key(variable))
 
     def __str__(self) -> str:
         return urlunsplit((*urlsplit(self.url)[:3], "", ""))
+
+    @property
+    def door(self) -> doors.Door:
+        """The form in which it takes a chat."""
+        return doors.of(urlsplit(self.url).path)
+
+    @property
+    def of_ollama(self) -> Endpoint | None:
+        """Where the same server has Ollama's own door, if it is Ollama; None if this is it."""
+        parts = urlsplit(self.url)
+        if parts.path.endswith(doors.OLLAMA):
+            return None
+        path = parts.path.removesuffix(doors.COMPLETIONS).removesuffix("/v1") + doors.OLLAMA
+        return replace(self, url=urlunsplit(parts._replace(path=path)))
 
     def without_key(self, text: str) -> str:
         """A text of the server's on one line, short, the key blackened.

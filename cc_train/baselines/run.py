@@ -54,6 +54,7 @@ def baseline(
     threads: int | None = None,
     tries: int | None = None,
     timeout: float | None = None,
+    no_probe: bool = False,
     batch_size: int | None = None,
     device: str = "auto",
     precision: Precision = "auto",
@@ -81,6 +82,7 @@ def baseline(
             "--tries": tries is not None,
             "--timeout": timeout is not None,
             "--key-variable": key_variable is not None,
+            "--no-probe": no_probe,
         },
         of_local={
             "--batch-size": batch_size is not None,
@@ -120,6 +122,7 @@ def baseline(
             _sent(overrides),
             Pace(requests_per_minute),
             server.Patience(tries or TRIES, timeout or TIMEOUT),
+            None if no_probe else console.print,
         )
     record = _record(asked, wordings)
     _require_same(folder, record)
@@ -127,6 +130,8 @@ def baseline(
     with closing(asking.all(entries, threads or 1)) as answered:
         tracked = track(answered, "asking", len(entries), console=console, transient=True)
         answers = _answers(tracked, folder / FILE, record, console)
+    if isinstance(asked, server.Server):
+        record["url"] = str(asked.endpoint)  # it may have been asked by another door
     captions = {key: answer.caption for key, answer in answers.items()}
     evaluation.write_captions(folder, items, captions)  # there whatever the scores then fail at
     _finish(folder, record, list(answers.values()), console)

@@ -453,7 +453,12 @@ def report(run: str, out: str | None, shards: tuple[str, ...], evaluation: str |
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
-    help="With --url: seconds without a byte before a request counts as failed [default: 120].",
+    help="With --url: seconds without a byte before a request counts as failed [default: 600].",
+)
+@click.option(
+    "--no-probe",
+    is_flag=True,
+    help="With --url: do not look first whether the model sees two images, in their order.",
 )
 @click.option(
     "--batch-size",
