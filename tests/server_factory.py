@@ -184,8 +184,10 @@ class _ChatHandler(Handler):
         known = is_own or self.path.partition("?")[0] == COMPLETIONS
         if not known or body["model"] != MODEL:
             return self.reply({"error": {"message": f"no {body['model']}"}}, 404)
-        _check_form(body, server.shots, is_own)
-        images = _images(body)[2 * server.shots :]
+        images = _images(body)
+        shots = 0 if _is_colored(images) else server.shots
+        _check_form(body, shots, is_own)
+        images = images[2 * shots :]
         if not is_own:
             if server.refusal is not None:
                 return self.reply(server.refusal.body, server.refusal.status)

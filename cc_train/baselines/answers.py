@@ -19,6 +19,17 @@ STOPPED, LENGTH, FILTERED = "stop", "length", "content_filter"
 # A chat template may have written the opening mark.
 _THOUGHTS = re.compile(r"\A.*</think>|<think>.*\Z", re.DOTALL)
 _PARAGRAPHS = re.compile(r"\n\s*\n")
+# What chat models put around a sentence: bold marks, list marks and headings, words before it.
+_BOLD = re.compile(r"(\*\*|__)(?=\S)(.+?)(?<=\S)\1")
+_MARK = re.compile(r"\A(?:#{1,6}|[-*•]|\d{1,2}[.)])\s+")
+_LABEL = re.compile(
+    r"\A(?:(?:the |my )?(?:final |short |one-sentence )?"
+    r"(?:answer|caption|change|changes|description|difference|output|request|response|sentence)"
+    r"(?: between (?:the (?:two )?)?images)?"
+    r"(?: is that[:,]?| is:|\s*:)"
+    r"|(?:sure|certainly|of course|okay|here is|here's|here are)\b[^:.]{0,80}:)\s*",
+    re.IGNORECASE,
+)
 _QUOTES = (('"', '"'), ("“", "”"), ("`", "`"), ("'", "'"))
 
 
@@ -47,12 +58,22 @@ class Answer:
         text = " ".join(_THOUGHTS.sub(" ", self.text).split())
         if self.is_in_thoughts:
             text = " ".join(self._last_thought().split())
-        for opening, closing in _QUOTES:
-            if len(text) > 1 and text.startswith(opening) and text.endswith(closing):
-                inner = text[1:-1]
-                if opening not in inner and closing not in inner:
-                    return inner.strip()
-        return text
+        return _unquoted(text)
+
+    @property
+    def plain_caption(self) -> str:
+        """The caption without what chat models put around a sentence: "**Answer:** …", "Sure! Here
+        is the change: …", "The change is that …", marks of lists and of bold text.
+        """
+        text = before = self.caption
+        while True:
+            text = _BOLD.sub(r"\2", text)
+            for pattern in (_MARK, _LABEL):
+                text = pattern.sub("", text)
+            text = _unquoted(text.strip())
+            if text == before:
+                return text
+            before = text
 
     @property
     def is_in_thoughts(self) -> bool:
@@ -63,6 +84,16 @@ class Answer:
     def _last_thought(self) -> str:
         whole = _THOUGHTS.sub(" ", self.thoughts).strip()
         return _PARAGRAPHS.split(whole)[-1]
+
+
+def _unquoted(text: str) -> str:
+    """A text without the quotation marks around it, if they are around all of it."""
+    for opening, closing in _QUOTES:
+        if len(text) > 1 and text.startswith(opening) and text.endswith(closing):
+            inner = text[1:-1]
+            if opening not in inner and closing not in inner:
+                return inner.strip()
+    return text
 
 
 class Answers:

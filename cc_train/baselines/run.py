@@ -11,6 +11,7 @@ import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,14 @@ from cc_prep.formats.provenance import differences
 from cc_prep.storage import outputs
 from cc_prep.terminal import echo
 from cc_prep.unspaced import Words
-from cc_train.baselines import local, prompts, server
+from cc_train.baselines import local, prompts, questions, server
 from cc_train.baselines.answers import FILTERED, LENGTH, Answer, Answers
 from cc_train.baselines.asking import Answered, Asking
 from cc_train.baselines.http_client import Endpoint
 from cc_train.baselines.pace import Pace
+from cc_train.baselines.questions import Example
+from cc_train.data import shard_index
+from cc_train.data.shard_index import Entry
 from cc_train.evaluation import evaluation, protocols, shard_items, signature
 from cc_train.training.settings import pick_device
 from cc_train.transformers_models import Precision
@@ -36,6 +40,7 @@ from cc_train.transformers_models import Precision
 FILE, ANSWERS = "baseline.json", "answers"
 KEY_VARIABLE = "OPENAI_API_KEY"
 TRIES, TIMEOUT = server.Patience.tries, server.Patience.timeout
+SHOTS = 4  # examples
 FIRST = 5  # answers; if all of them are empty, no further question is put
 MANY_TOKENS = 16384
 MAX_LINE_LENGTH = 100  # of a difference of settings in a message, in characters
@@ -49,6 +54,10 @@ def baseline(
     url: str | None = None,
     key_variable: str | None = None,
     prompt: str | None = None,
+    examples: Sequence[str] = (),
+    shots: int | None = None,
+    swapped: bool = False,
+    plain: bool = False,
     overrides: Sequence[str] = (),
     requests_per_minute: float | None = None,
     threads: int | None = None,
@@ -90,6 +99,8 @@ def baseline(
             "--device": device != "auto",
         },
     )
+    if shots is not None and not examples:
+        raise UserError("--shots without --examples", "Give --examples: shards of the training")
     outputs.check_folder(out)
     entries, items = shard_items.captioned(shards)
     # Also of data sets that a trial does not come to: the full run has the same.
@@ -102,6 +113,7 @@ def baseline(
         dataset: prompts.of(dataset, prompt, rendered=dataset not in bare)
         for dataset in sorted({entry.dataset for entry in entries}, key=str)
     }
+    shown = _shown(examples, shots or SHOTS, entries)
     subset = signature.ALL
     if limit is not None and limit < len(items):
         entries, items = entries[:limit], items[:limit]
@@ -124,20 +136,28 @@ def baseline(
             server.Patience(tries or TRIES, timeout or TIMEOUT),
             None if no_probe else console.print,
         )
-    record = _record(asked, wordings)
+    record = _record(asked, wordings, shown)
     _require_same(folder, record)
-    asking = Asking(asked, Answers(Path(cache or folder / ANSWERS)), wordings)
+    asking = Asking(asked, Answers(Path(cache or folder / ANSWERS)), wordings, shown)
     with closing(asking.all(entries, threads or 1)) as answered:
         tracked = track(answered, "asking", len(entries), console=console, transient=True)
         answers = _answers(tracked, folder / FILE, record, console)
     if isinstance(asked, server.Server):
         record["url"] = str(asked.endpoint)  # it may have been asked by another door
-    captions = {key: answer.caption for key, answer in answers.items()}
+    captions = _captions(answers, plain)
     evaluation.write_captions(folder, items, captions)  # there whatever the scores then fail at
-    _finish(folder, record, list(answers.values()), console)
-    scores = evaluation.evaluate(
-        items, captions, protocol=protocol, subset=subset, words=words or "treebank"
-    )
+    _finish(folder, {**record, "plain": plain}, list(answers.values()), console)
+    reversed_captions = None
+    if swapped:
+        changed = [entry for entry, item in zip(entries, items, strict=True) if item.is_changed]
+        with closing(asking.all(changed, threads or 1, swapped=True)) as answered:
+            tracked = track(answered, "asking, swapped", len(changed), console=console)
+            reversed_captions = _captions({one.key: one.answer for one in tracked}, plain)
+    words = words or "treebank"
+    scores = evaluation.evaluate(items, captions, protocol=protocol, subset=subset, words=words)
+    if reversed_captions is not None:
+        check = evaluation.swap_check(items, captions, reversed_captions, words)
+        scores = replace(scores, swapped=check)
     evaluation.write(folder, scores, items, captions)
     figures = scores.to_json()
     echo(json.dumps(figures, indent=2) if as_json else evaluation.table(scores))
@@ -190,13 +210,35 @@ def _nothing_said(answers: Sequence[Answer], out: Path) -> str:
     return f"the first {len(answers)} answers are empty: {why}"
 
 
+def _shown(
+    shards: Sequence[str], count: int, entries: Sequence[Entry]
+) -> dict[str | None, list[Example]]:
+    """By data set of `entries` the examples that its questions begin with. Raises UserError."""
+    if not shards:
+        return {}
+    known = shard_index.read(shards)
+    asked = {entry.key for entry in entries}
+    datasets = sorted({entry.dataset for entry in entries}, key=str)
+    return {dataset: questions.examples(known, count, dataset, asked) for dataset in datasets}
+
+
+def _captions(answers: Mapping[str, Answer], plain: bool) -> dict[str, str]:
+    return {
+        key: answer.plain_caption if plain else answer.caption for key, answer in answers.items()
+    }
+
+
 def _record(
-    model: local.Local | server.Server, wordings: Mapping[str | None, prompts.Wording]
+    model: local.Local | server.Server,
+    wordings: Mapping[str | None, prompts.Wording],
+    shown: Mapping[str | None, Sequence[Example]],
 ) -> dict[str, Any]:
     """What baseline.json holds of a baseline."""
     url = {"url": str(model.endpoint)} if isinstance(model, server.Server) else {}
     texts = {dataset or "default": wording.to_json() for dataset, wording in wordings.items()}
-    return {"model": model.name, **url, **model.identity, "wordings": texts}
+    keys = {dataset or "default": [one.key for one in shown[dataset]] for dataset in shown}
+    examples = {"examples": keys} if keys else {}
+    return {"model": model.name, **url, **model.identity, "wordings": texts, **examples}
 
 
 def _check_apart(
@@ -242,7 +284,7 @@ def _require_same(out: Path, record: dict[str, Any]) -> None:
         return
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})", "Give another --out") from None
-    changed = differences(before, record, free=("url", "version", "answers"))
+    changed = differences(before, record, free=("url", "version", "answers", "plain"))
     if changed:
         lines = [textwrap.shorten(line, MAX_LINE_LENGTH, placeholder="…") for line in changed[:5]]
         raise UserError(
@@ -256,7 +298,11 @@ def _finish(out: Path, record: dict[str, Any], answers: Sequence[Answer], consol
     cut = sum(answer.ended == LENGTH for answer in answers)
     empty = sum(not answer.caption for answer in answers)
     in_thoughts = sum(answer.is_in_thoughts for answer in answers)
-    counts = {"pairs": len(answers), "cut": cut, "empty": empty, "in_thoughts": in_thoughts}
+    decorated = sum(answer.caption != answer.plain_caption for answer in answers)
+    counts = {
+        "pairs": len(answers), "cut": cut, "empty": empty, "in_thoughts": in_thoughts,
+        "decorated": decorated,
+    }  # fmt: skip
     storage.write_json(str(out / FILE), {**record, "version": __version__, "answers": counts})
     if cut:
         note = f"{cut} answers were cut at the limit of tokens: see --set in docs/baseline.md"
@@ -264,5 +310,8 @@ def _finish(out: Path, record: dict[str, Any], answers: Sequence[Answer], consol
     if in_thoughts:
         what = "answers were found among the model's thoughts, where the server put them"
         console.print(f"{in_thoughts} {what}")
+    if decorated and not record["plain"]:
+        what = "answers have more around the sentence, such as “Answer:” or **, which lowers scores"
+        console.print(f"{decorated} {what}: --plain removes it, and asks nothing again")
     if empty:
         console.print(f"{empty} answers are empty, and score 0")

@@ -10,7 +10,7 @@ import pytest
 from cc_prep.errors import UserError
 from cc_train.baselines import prompts
 from cc_train.baselines.answers import LENGTH, Answer, Answers
-from cc_train.baselines.questions import Question
+from cc_train.baselines.questions import Example, Question
 
 QUESTION = Question("k", b"before", b"after", prompts.of("spot"))
 IDENTITY = {"model": "seer", "generation": {"max_tokens": 9}}
@@ -24,9 +24,12 @@ def test_what_decides_an_answer_is_in_the_digest() -> None:
         replace(QUESTION, wording=prompts.of("spot", "What?")),
     ]
     identities = [{**IDENTITY, "model": "other"}, {**IDENTITY, "generation": {"max_tokens": 10}}]
+    example = Example("e", b"1", b"2", "a car left")
+    others.append(replace(QUESTION, examples=(example,)))
+    others.append(replace(QUESTION, examples=(replace(example, caption="a car came"),)))
     digests = {question.digest(IDENTITY) for question in (QUESTION, *others)}
     digests |= {QUESTION.digest(identity) for identity in identities}
-    assert len(digests) == 6
+    assert len(digests) == 8
     assert replace(QUESTION, key="other").digest(IDENTITY) == QUESTION.digest(IDENTITY)
 
 
@@ -90,3 +93,33 @@ def test_answers_among_the_thoughts(answer: Answer, caption: str, is_in_thoughts
     thoughts that were cut off as captions.
     """
     assert (answer.caption, answer.is_in_thoughts) == (caption, is_in_thoughts)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Answer: A car left.", "**Answer:** A car left.", "**Answer: A car left.**",
+        "The change is that a car left.", "- A car left.", "1. A car left.", "## A car left.",
+        "A **car** left.", "Sure! Here is the change:\n\n“A car left.”", "Caption: `A car left.`",
+        "The difference between the two images is that: A car left.", "Final answer : A car left.",
+        "Here's one sentence: __A car left.__",
+    ],
+)  # fmt: skip
+def test_what_is_around_a_sentence_is_removed(text: str) -> None:
+    """Keeps away: n-gram scores that the manners of a chat model lower."""
+    answer = Answer(text)
+    assert answer.plain_caption.capitalize() == "A car left."
+    assert answer.caption != answer.plain_caption
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A car left.", "The answer on the sign is gone.", "change the sky to blue",
+        "A sign: “stop” appeared.", "3 cars left.", "2 * 3 became 2 ** 3", "make it 10:30 am",
+        "The change of the light is gone.", "",
+    ],
+)  # fmt: skip
+def test_what_belongs_to_a_sentence_stays(text: str) -> None:
+    """Keeps away: captions that lose their first words."""
+    assert Answer(text).plain_caption == Answer(text).caption == text
