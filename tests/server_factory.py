@@ -25,7 +25,7 @@ import numpy as np
 
 KEY = "sk-a-secret-that-nobody-may-see"
 MODEL = "seer"
-COMPLETIONS = "/v1/chat/completions"
+COMPLETIONS, OLLAMA = "/v1/chat/completions", "/api/chat"
 COMMIT = "c" * 40
 
 
@@ -100,17 +100,36 @@ class Trouble:
     broken: bool = False
 
 
+@dataclass(frozen=True)
+class Said:
+    """An answer with more than its text. thoughts: in the field that `field` names."""
+
+    text: str | None
+    thoughts: str | None = None
+    field: str = "reasoning_content"
+    ended: str = "stop"
+
+
 class ChatServer(Server):
     """troubles: what the next requests get, first to last. seen: how often each pair was answered,
-    by the means of its images. bodies, headers: of all requests. hold: requests that come once so
-    many were answered get no reply before `release`, and none after it.
+    by the means of its images. bodies, headers: of all requests but probes, which are about plain
+    colors. hold: requests that come once so many were answered get no reply before `release`, and
+    none after it.
+
+    sight: what the model sees of two images that chat completions were given. refusal: what chat
+    completions with images get in place of an answer. own_door: whether Ollama's is there too.
+    shots: how many examples come before the question.
     """
 
-    def __init__(self, answer: Callable[[float, float], str | Trouble] | None = None) -> None:
+    def __init__(self, answer: Callable[[float, float], str | Said | Trouble] | None = None):
         super().__init__(_ChatHandler)
         self.answer = answer or (lambda before, after: f"from {before:.0f} to {after:.0f}")
         self.troubles: list[Trouble] = []
         self.seen: Counter[tuple[int, int]] = Counter()
+        self.sight: Callable[[list[np.ndarray]], list[np.ndarray]] = list
+        self.refusal: Trouble | None = None
+        self.own_door, self.shots = False, 0
+        self.probes: list[dict[str, Any]] = []
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.hold: int | None = None
@@ -132,15 +151,20 @@ class _ChatHandler(Handler):
     def do_POST(self) -> None:
         body = json.loads(self.body())
         server = self.server
+        is_probe = _is_colored(_images(body))
         with server.lock:
-            server.bodies.append(body)
-            server.headers.append(dict(self.headers))
-            trouble = server.troubles.pop(0) if server.troubles else None
+            server.requests.append(self.path)
+            if is_probe:
+                server.probes.append(body)
+            else:
+                server.bodies.append(body)
+                server.headers.append(dict(self.headers))
+            trouble = server.troubles.pop(0) if server.troubles and not is_probe else None
             server.under_way += 1
             server.most_under_way = max(server.most_under_way, server.under_way)
             hold = server.hold is not None and server.seen.total() >= server.hold
         try:
-            if hold:  # until nobody waits for the reply any more
+            if hold and not is_probe:  # until nobody waits for the reply any more
                 server.held.set()
                 server.release.wait(30)
                 trouble = Trouble(broken=True)
@@ -155,32 +179,77 @@ class _ChatHandler(Handler):
             return None
         if trouble is not None:
             return self.reply(trouble.body, trouble.status, trouble.headers)
-        if self.path.partition("?")[0] != COMPLETIONS or body["model"] != MODEL:
+        server = self.server
+        is_own = server.own_door and self.path == OLLAMA
+        known = is_own or self.path.partition("?")[0] == COMPLETIONS
+        if not known or body["model"] != MODEL:
             return self.reply({"error": {"message": f"no {body['model']}"}}, 404)
-        before, after = means = _means(body)
-        with self.server.lock:
-            self.server.seen[round(before), round(after)] += 1
-        answer = self.server.answer(*means)
+        images = _images(body)
+        shots = 0 if _is_colored(images) else server.shots
+        _check_form(body, shots, is_own)
+        images = images[2 * shots :]
+        if not is_own:
+            if server.refusal is not None:
+                return self.reply(server.refusal.body, server.refusal.status)
+            images = server.sight(images)
+        answer: str | Said | Trouble
+        if _is_colored(images):
+            answer = f"The colors are {' and '.join(map(_color, images))}."
+        else:
+            before, after = (float(image.mean()) for image in (images[0], images[-1]))
+            with server.lock:
+                server.seen[round(before), round(after)] += 1
+            answer = server.answer(before, after)
         if isinstance(answer, Trouble):
             return self.reply(answer.body, answer.status, answer.headers)
-        message = {"role": "assistant", "content": answer}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        said = answer if isinstance(answer, Said) else Said(answer)
+        thoughts = {} if said.thoughts is None else {said.field: said.thoughts}
+        message = {"role": "assistant", "content": said.text, **thoughts}
+        if is_own:
+            return self.reply({"message": message, "done": True, "done_reason": said.ended})
+        choice = {"index": 0, "message": message, "finish_reason": said.ended}
         return self.reply({"object": "chat.completion", "choices": [choice]})
 
 
-def _means(body: dict[str, Any]) -> tuple[float, float]:
-    """The mean grey of both images of a request of exactly the form that is documented."""
-    [message] = body["messages"]
-    assert message["role"] == "user"
-    kinds = [part["type"] for part in message["content"]]
-    assert kinds == ["text", "image_url", "text", "image_url", "text"], kinds
-    means = []
-    for part in message["content"][1::2]:
-        head, _, data = part["image_url"]["url"].partition(",")
-        content = base64.b64decode(data, validate=True)
-        assert head == "data:image/png;base64"
-        means.append(float(cv2.imdecode(np.frombuffer(content, np.uint8), 0).mean()))
-    return means[0], means[1]
+def _check_form(body: dict[str, Any], shots: int, is_own: bool) -> None:
+    """Asserts that a request has exactly the form that is documented."""
+    messages = body["messages"]
+    assert [one["role"] for one in messages] == ["user", "assistant"] * shots + ["user"]
+    assert all(isinstance(one["content"], str) for one in messages[1::2])
+    for message in messages[::2]:
+        if is_own:
+            assert isinstance(message["content"], str)
+            assert len(message["images"]) == 2
+            assert body["stream"] is False
+            continue
+        kinds = [part["type"] for part in message["content"]]
+        assert kinds == ["text", "image_url", "text", "image_url", "text"], kinds
+
+
+def _images(body: dict[str, Any]) -> list[np.ndarray]:
+    """All images of a request, BGR, in their order, at whichever door."""
+    encoded = []
+    for message in body["messages"]:
+        encoded += message.get("images", [])
+        parts = message["content"] if isinstance(message["content"], list) else []
+        for part in parts:
+            if part["type"] == "image_url":
+                head, _, data = part["image_url"]["url"].partition(",")
+                assert head == "data:image/png;base64"
+                encoded.append(data)
+    contents = (base64.b64decode(data, validate=True) for data in encoded)
+    return [cv2.imdecode(np.frombuffer(content, np.uint8), 1) for content in contents]
+
+
+def _is_colored(images: list[np.ndarray]) -> bool:
+    """Whether images are of a probe: those of the tests are grey, or hold a scene."""
+    return bool(images) and all(
+        image.std((0, 1)).max() == 0 and np.ptp(image[0, 0]) > 100 for image in images
+    )
+
+
+def _color(image: np.ndarray) -> str:
+    return ("blue", "green", "red")[int(image[0, 0].argmax())]
 
 
 class Hub(Server):

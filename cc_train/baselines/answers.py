@@ -18,6 +18,18 @@ from cc_prep.errors import UserError
 STOPPED, LENGTH, FILTERED = "stop", "length", "content_filter"
 # A chat template may have written the opening mark.
 _THOUGHTS = re.compile(r"\A.*</think>|<think>.*\Z", re.DOTALL)
+_PARAGRAPHS = re.compile(r"\n\s*\n")
+# What chat models put around a sentence: bold marks, list marks and headings, words before it.
+_BOLD = re.compile(r"(\*\*|__)(?=\S)(.+?)(?<=\S)\1")
+_MARK = re.compile(r"\A(?:#{1,6}|[-*•]|\d{1,2}[.)])\s+")
+_LABEL = re.compile(
+    r"\A(?:(?:the |my )?(?:final |short |one-sentence )?"
+    r"(?:answer|caption|change|changes|description|difference|output|request|response|sentence)"
+    r"(?: between (?:the (?:two )?)?images)?"
+    r"(?: is that[:,]?| is:|\s*:)"
+    r"|(?:sure|certainly|of course|okay|here is|here's|here are)\b[^:.]{0,80}:)\s*",
+    re.IGNORECASE,
+)
 _QUOTES = (('"', '"'), ("“", "”"), ("`", "`"), ("'", "'"))
 
 
@@ -28,23 +40,60 @@ class Answer:
     Attributes:
         ended: Why it ended, as the server says it; `length` where it reached the limit of tokens,
             `content_filter` where the server does not answer the question.
+        thoughts: What the server sends apart from the answer, as the model's thoughts.
     """
 
     text: str
     ended: str = STOPPED
+    thoughts: str = ""
 
     @property
     def caption(self) -> str:
         """The answer as one line, without thoughts in <think> marks and without quotation marks
         around it; empty where nothing is left.
+
+        Some servers take all that a model writes for thoughts. Then the answer is their last
+        paragraph, unless the limit of tokens cut them.
         """
         text = " ".join(_THOUGHTS.sub(" ", self.text).split())
-        for opening, closing in _QUOTES:
-            if len(text) > 1 and text.startswith(opening) and text.endswith(closing):
-                inner = text[1:-1]
-                if opening not in inner and closing not in inner:
-                    return inner.strip()
-        return text
+        if self.is_in_thoughts:
+            text = " ".join(self._last_thought().split())
+        return _unquoted(text)
+
+    @property
+    def plain_caption(self) -> str:
+        """The caption without what chat models put around a sentence: "**Answer:** …", "Sure! Here
+        is the change: …", "The change is that …", marks of lists and of bold text.
+        """
+        text = before = self.caption
+        while True:
+            text = _BOLD.sub(r"\2", text)
+            for pattern in (_MARK, _LABEL):
+                text = pattern.sub("", text)
+            text = _unquoted(text.strip())
+            if text == before:
+                return text
+            before = text
+
+    @property
+    def is_in_thoughts(self) -> bool:
+        """Whether the server has put the answer among the thoughts."""
+        said = _THOUGHTS.sub(" ", self.text).strip()
+        return not said and self.ended == STOPPED and bool(self._last_thought())
+
+    def _last_thought(self) -> str:
+        whole = _THOUGHTS.sub(" ", self.thoughts).strip()
+        return _PARAGRAPHS.split(whole)[-1]
+
+
+def _unquoted(text: str) -> str:
+    """A text without the quotation marks around it, if they are around all of it."""
+    for opening, closing in _QUOTES:
+        if len(text) > 1 and text.startswith(opening) and text.endswith(closing):
+            inner = text[1:-1]
+            if opening not in inner and closing not in inner:
+                return inner.strip()
+    return text
 
 
 class Answers:
@@ -58,7 +107,8 @@ class Answers:
         path = self._path(digest)
         try:
             content = storage.read_json(str(path))
-            return Answer(_text(content["answer"]), _text(content["ended"]))
+            texts = (content[name] for name in ("answer", "ended", "thoughts"))
+            return Answer(*map(_text, texts))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError):
@@ -68,8 +118,8 @@ class Answers:
         """Stores an answer, with what was asked for whoever opens the file."""
         path = self._path(digest)
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = {"answer": answer.text, "ended": answer.ended, "asked": dict(asked)}
-        storage.write_json(str(path), content)
+        content = {"answer": answer.text, "ended": answer.ended, "thoughts": answer.thoughts}
+        storage.write_json(str(path), {**content, "asked": dict(asked)})
 
     def _path(self, digest: str) -> Path:
         return self.folder / digest[:2] / f"{digest}.json"

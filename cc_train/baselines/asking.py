@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from cc_train.baselines import questions
 from cc_train.baselines.answers import Answer, Answers
 from cc_train.baselines.prompts import Wording
-from cc_train.baselines.questions import Question
+from cc_train.baselines.questions import Example, Question
 from cc_train.data.shard_index import Entry
 
 
@@ -57,16 +57,24 @@ class Asking:
 
     Args:
         wordings: By data set. Samples with the same images and wording are one question.
+        examples: By data set, what the model is shown before a question.
     """
 
     def __init__(
-        self, model: Model, answers: Answers, wordings: Mapping[str | None, Wording]
+        self,
+        model: Model,
+        answers: Answers,
+        wordings: Mapping[str | None, Wording],
+        examples: Mapping[str | None, Sequence[Example]],
     ) -> None:
         self.model, self.answers, self.wordings = model, answers, wordings
+        self.examples = examples
         self._identity = dict(model.identity)
         self._locks: dict[str, threading.Lock] = {}
 
-    def all(self, entries: Sequence[Entry], threads: int = 1) -> Iterator[Answered]:
+    def all(
+        self, entries: Sequence[Entry], threads: int = 1, swapped: bool = False
+    ) -> Generator[Answered]:
         """The answers about samples, as they come. Raises UserError and JobFailed.
 
         With several threads each has a batch of its own. After an error no further question is put;
@@ -76,25 +84,31 @@ class Asking:
         batches = (entries[start : start + size] for start in range(0, len(entries), size))
         if threads == 1:
             for batch in batches:
-                yield from self._batch(batch)
+                yield from self._batch(batch, swapped)
             return
         with ThreadPoolExecutor(threads) as pool:
             # One batch a thread is handed out at a time, so that the first error is seen at once.
-            under_way = {pool.submit(self._batch, batch) for batch in islice(batches, threads)}
+            first = islice(batches, threads)
+            under_way = {pool.submit(self._batch, batch, swapped) for batch in first}
             try:
                 while under_way:
                     done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
                     for one in done:
                         yield from one.result()
                     more = islice(batches, len(done))
-                    under_way |= {pool.submit(self._batch, batch) for batch in more}
+                    under_way |= {pool.submit(self._batch, batch, swapped) for batch in more}
             except BaseException:
                 self.model.stop()
                 raise
 
-    def _batch(self, entries: Sequence[Entry]) -> list[Answered]:
+    def _batch(self, entries: Sequence[Entry], swapped: bool) -> list[Answered]:
         """The answers about samples, of which no other thread asks for one at the same time."""
-        asked = [questions.of(entry, self.wordings[entry.dataset]) for entry in entries]
+        asked = [
+            questions.of(
+                entry, self.wordings[entry.dataset], self.examples.get(entry.dataset, ()), swapped
+            )
+            for entry in entries
+        ]
         digests = [question.digest(self._identity) for question in asked]
         locks = [
             self._locks.setdefault(digest, threading.Lock()) for digest in sorted(set(digests))
@@ -120,6 +134,8 @@ class Asking:
             new = self.model.answer(list(missing.values()))
             for (digest, question), answer in zip(missing.items(), new, strict=True):
                 record = {"model": self.model.name, **self._identity, **question.wording.to_json()}
+                if question.examples:
+                    record["examples"] = [example.key for example in question.examples]
                 self.answers.put(digest, answer, record)
                 by_digest[digest] = answer
         return [

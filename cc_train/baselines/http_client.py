@@ -19,20 +19,45 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from cc_prep import strict_json
 from cc_prep.errors import UserError
+from cc_train.baselines import doors
 
-PATH = "/chat/completions"
 PASSING = (408, 409, 425, 429, 500, 502, 503, 504, 529)
 # A 400 about one question's images or words, after which the others may still be answered.
 FILTERED = ("content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation")
 REMEDY = "--url is the address below which the server has /chat/completions"
 STATUS_OF_NO_KIND = 400  # of an error that names none
 OUT_OF_MONEY = ("insufficient_quota", "billing_hard_limit_reached")  # a 429 that will not pass
+# Of a refusal: what its words are about, and what helps. The first that fits is shown.
+REMEDIES = (
+    (
+        ("use 'max_completion_tokens'",),
+        "Add --set max_tokens=null --set max_completion_tokens=4096",
+    ),
+    (
+        ("mmproj", "image input", "support image", "multimodal model"),
+        "Serve a model that takes images, with its image encoder (llama.cpp: --mmproj)",
+    ),
+    (
+        ("image",),
+        "Let the server take two images in a question (vLLM: --limit-mm-per-prompt), or ask "
+        "Ollama's own door: --url http://HOST:11434/api/chat",
+    ),
+    (
+        ("max_tokens", "context", "too long", "too large"),
+        "Ask for a shorter answer, such as --set max_tokens=1000, or serve the model with a longer "
+        "context",
+    ),
+    (("temperature",), "Add --set temperature=null"),
+)
+# Words of an HTTP 500 that will not pass: of llama.cpp, and of Ollama.
+FOR_GOOD = ("mmproj", "only supports one image")
+OTHER_REMEDY = "--set changes what is sent, such as --set temperature=null"
 MAX_BYTES = 10_000_000  # of a reply, with its headers
 MAX_SECONDS = 600.0  # for a whole reply, whose bytes may come one by one
 MAX_TEXT_LENGTH = 300  # of a server's in a message, in characters
@@ -49,6 +74,10 @@ class Transient(Exception):
     def __init__(self, what: str, retry_after: float | None = None, unreachable: bool = False):
         super().__init__(what)
         self.what, self.retry_after, self.unreachable = what, retry_after, unreachable
+
+
+class Refused(UserError):
+    """The server does not take what it was sent."""
 
 
 class Filtered(Exception):
@@ -86,15 +115,33 @@ class Endpoint:
         if parts.username is not None or parts.password is not None:
             raise UserError("--url holds a name or a password", f"Put the key into ${variable}")
         path = parts.path.rstrip("/")
-        path = path if path.endswith(PATH) else path + PATH
+        if not path.endswith((doors.COMPLETIONS, doors.OLLAMA)):
+            path += doors.COMPLETIONS
         whole = urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
         return cls(whole, variable, _key(variable))
 
     def __str__(self) -> str:
         return urlunsplit((*urlsplit(self.url)[:3], "", ""))
 
+    @property
+    def door(self) -> doors.Door:
+        """The form in which it takes a chat."""
+        return doors.of(urlsplit(self.url).path)
+
+    @property
+    def of_ollama(self) -> Endpoint | None:
+        """Where the same server has Ollama's own door, if it is Ollama; None if this is it."""
+        parts = urlsplit(self.url)
+        if parts.path.endswith(doors.OLLAMA):
+            return None
+        path = parts.path.removesuffix(doors.COMPLETIONS).removesuffix("/v1") + doors.OLLAMA
+        return replace(self, url=urlunsplit(parts._replace(path=path)))
+
     def without_key(self, text: str) -> str:
-        """A text of the server's on one line, the key blackened."""
+        """A text of the server's on one line, short, the key blackened.
+
+        What a terminal obeys in it is escaped where it is printed (`cc_prep.terminal`).
+        """
         text = text.encode("utf-8", "replace").decode()  # half a pair of surrogates
         text = text.replace(self.key, "…") if self.key else text
         return textwrap.shorten(" ".join(text.split()), MAX_TEXT_LENGTH, placeholder="…")
@@ -259,14 +306,19 @@ def _refused(
         )
     if code == 400 and any(word in words for word in FILTERED):
         return Filtered()
-    if code in PASSING:
-        return Transient(f"HTTP {code}", pause)
+    said = f"HTTP {code}{': ' if words else ''}{words}"
+    if code in PASSING and not any(word in words for word in FOR_GOOD):
+        return Transient(said, pause)
     if 300 <= code < 400:
         return UserError(f"{endpoint}: leads elsewhere (HTTP {code})", "Give that address as --url")
-    return UserError(
-        f"{endpoint}: refused (HTTP {code}{': ' if words else ''}{words})",
-        "--set changes what is sent, such as --set max_tokens=null",
-    )
+    return Refused(f"{endpoint}: refused ({said})", _remedy(words))
+
+
+def _remedy(words: str) -> str:
+    """What helps against a refusal with these words."""
+    lower = words.lower()
+    fitting = (remedy for marks, remedy in REMEDIES if any(mark in lower for mark in marks))
+    return next(fitting, OTHER_REMEDY)
 
 
 def _words(endpoint: Endpoint, error: urllib.error.HTTPError) -> str:

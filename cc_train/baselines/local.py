@@ -31,7 +31,7 @@ NO_CHAT = "Give a model of its family that was trained to chat, or train one: cc
 class Generation(Section):
     """How words are chosen: always the most probable ones, so that asking again changes nothing."""
 
-    max_new_tokens: Annotated[int, Field(ge=1)] = 100
+    max_new_tokens: Annotated[int, Field(ge=1)] = 4096  # as many as of a server's model
     min_new_tokens: Annotated[int, Field(ge=0)] = 0
     num_beams: Annotated[int, Field(ge=1)] = 1
     repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
@@ -124,7 +124,8 @@ class Local:
     def _require_two_images(self, question: Question) -> None:
         """Raises UserError unless the second image takes places of its own in the prompt."""
         whole = chat(question)
-        one_image = [{**whole[0], "content": [*whole[0]["content"][:2], whole[0]["content"][-1]]}]
+        content = whole[-1]["content"]
+        one_image = [*whole[:-1], {**whole[-1], "content": [*content[:2], content[-1]]}]
         try:
             places = [
                 int((self._encoded([one])["input_ids"] == self.image_token).sum())
@@ -145,15 +146,16 @@ class Local:
 
 def chat(question: Question) -> list[dict[str, Any]]:
     """The chat that puts a question, as chat templates take it."""
-    wording = question.wording
-    content = [
-        {"type": "text", "text": wording.before},
-        {"type": "image", "image": _pixels(question.before)},
-        {"type": "text", "text": wording.after},
-        {"type": "image", "image": _pixels(question.after)},
-        {"type": "text", "text": wording.prompt},
+    return [
+        {"role": turn.role, "content": [_part(part) for part in turn.parts]}
+        for turn in question.turns
     ]
-    return [{"role": "user", "content": content}]
+
+
+def _part(part: str | bytes) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    return {"type": "image", "image": _pixels(part)}
 
 
 def _pixels(image: bytes) -> PIL.Image.Image:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +20,19 @@ from rich.progress import track
 
 from cc_prep import __version__, settings, storage
 from cc_prep.console import on_stderr
-from cc_prep.errors import UserError
+from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.provenance import differences
 from cc_prep.storage import outputs
 from cc_prep.terminal import echo
 from cc_prep.unspaced import Words
-from cc_train.baselines import local, prompts, server
-from cc_train.baselines.answers import LENGTH, Answer, Answers
+from cc_train.baselines import local, prompts, questions, server
+from cc_train.baselines.answers import FILTERED, LENGTH, Answer, Answers
 from cc_train.baselines.asking import Answered, Asking
 from cc_train.baselines.http_client import Endpoint
 from cc_train.baselines.pace import Pace
+from cc_train.baselines.questions import Example
+from cc_train.data import shard_index
+from cc_train.data.shard_index import Entry
 from cc_train.evaluation import evaluation, protocols, shard_items, signature
 from cc_train.training.settings import pick_device
 from cc_train.transformers_models import Precision
@@ -35,6 +40,9 @@ from cc_train.transformers_models import Precision
 FILE, ANSWERS = "baseline.json", "answers"
 KEY_VARIABLE = "OPENAI_API_KEY"
 TRIES, TIMEOUT = server.Patience.tries, server.Patience.timeout
+SHOTS = 4  # examples
+FIRST = 5  # answers; if all of them are empty, no further question is put
+MANY_TOKENS = 16384
 MAX_LINE_LENGTH = 100  # of a difference of settings in a message, in characters
 
 
@@ -46,11 +54,16 @@ def baseline(
     url: str | None = None,
     key_variable: str | None = None,
     prompt: str | None = None,
+    examples: Sequence[str] = (),
+    shots: int | None = None,
+    swapped: bool = False,
+    plain: bool = False,
     overrides: Sequence[str] = (),
     requests_per_minute: float | None = None,
     threads: int | None = None,
     tries: int | None = None,
     timeout: float | None = None,
+    no_probe: bool = False,
     batch_size: int | None = None,
     device: str = "auto",
     precision: Precision = "auto",
@@ -66,7 +79,7 @@ def baseline(
 
     Raises:
         UserError: An option or a file is wrong, or the server refuses.
-        JobFailed: The server fails.
+        JobFailed: The server fails, or the model says nothing.
     """
     if protocol is not None:
         protocols.get(protocol)
@@ -78,6 +91,7 @@ def baseline(
             "--tries": tries is not None,
             "--timeout": timeout is not None,
             "--key-variable": key_variable is not None,
+            "--no-probe": no_probe,
         },
         of_local={
             "--batch-size": batch_size is not None,
@@ -85,6 +99,8 @@ def baseline(
             "--device": device != "auto",
         },
     )
+    if shots is not None and not examples:
+        raise UserError("--shots without --examples", "Give --examples: shards of the training")
     outputs.check_folder(out)
     entries, items = shard_items.captioned(shards)
     # Also of data sets that a trial does not come to: the full run has the same.
@@ -97,6 +113,7 @@ def baseline(
         dataset: prompts.of(dataset, prompt, rendered=dataset not in bare)
         for dataset in sorted({entry.dataset for entry in entries}, key=str)
     }
+    shown = _shown(examples, shots or SHOTS, entries)
     subset = signature.ALL
     if limit is not None and limit < len(items):
         entries, items = entries[:limit], items[:limit]
@@ -117,20 +134,30 @@ def baseline(
             _sent(overrides),
             Pace(requests_per_minute),
             server.Patience(tries or TRIES, timeout or TIMEOUT),
+            None if no_probe else console.print,
         )
-    record = _record(asked, wordings)
+    record = _record(asked, wordings, shown)
     _require_same(folder, record)
-    asking = Asking(asked, Answers(Path(cache or folder / ANSWERS)), wordings)
-    tracked = track(
-        asking.all(entries, threads or 1), "asking", len(entries), console=console, transient=True
-    )
-    answers = _answers(tracked, folder / FILE, record, console)
-    captions = {key: answer.caption for key, answer in answers.items()}
+    asking = Asking(asked, Answers(Path(cache or folder / ANSWERS)), wordings, shown)
+    with closing(asking.all(entries, threads or 1)) as answered:
+        tracked = track(answered, "asking", len(entries), console=console, transient=True)
+        answers = _answers(tracked, folder / FILE, record, console)
+    if isinstance(asked, server.Server):
+        record["url"] = str(asked.endpoint)  # it may have been asked by another door
+    captions = _captions(answers, plain)
     evaluation.write_captions(folder, items, captions)  # there whatever the scores then fail at
-    _finish(folder, record, list(answers.values()), console)
-    scores = evaluation.evaluate(
-        items, captions, protocol=protocol, subset=subset, words=words or "treebank"
-    )
+    _finish(folder, {**record, "plain": plain}, list(answers.values()), console)
+    reversed_captions = None
+    if swapped:
+        changed = [entry for entry, item in zip(entries, items, strict=True) if item.is_changed]
+        with closing(asking.all(changed, threads or 1, swapped=True)) as answered:
+            tracked = track(answered, "asking, swapped", len(changed), console=console)
+            reversed_captions = _captions({one.key: one.answer for one in tracked}, plain)
+    words = words or "treebank"
+    scores = evaluation.evaluate(items, captions, protocol=protocol, subset=subset, words=words)
+    if reversed_captions is not None:
+        check = evaluation.swap_check(items, captions, reversed_captions, words)
+        scores = replace(scores, swapped=check)
     evaluation.write(folder, scores, items, captions)
     figures = scores.to_json()
     echo(json.dumps(figures, indent=2) if as_json else evaluation.table(scores))
@@ -142,27 +169,76 @@ def _answers(
 ) -> dict[str, Answer]:
     """The answers by the samples' keys; says how many of them were stored.
 
-    With the first answer `record` is written to `path`: a mistake in the command leaves nothing.
+    With the first answer that has words `record` is written to `path`: a mistake in the command
+    leaves nothing that the next one has to fit.
+
+    Raises:
+        JobFailed: The first answers, or all of them, are empty.
     """
     answers: dict[str, Answer] = {}
-    stored = 0
+    stored = spoken = 0
+    has_words = False
     for one in answered:
-        if not answers:
+        if one.answer.caption and not has_words:
+            has_words = True
             storage.write_json(str(path), {**record, "version": __version__})
         answers[one.key] = one.answer
         stored += one.stored
+        spoken += one.answer.ended != FILTERED
+        if not has_words and spoken == FIRST:
+            break
+    if not has_words:
+        raise JobFailed(_nothing_said(list(answers.values()), path.parent))
     if stored:
         console.print(f"{stored} of {len(answers)} answers were stored")
     return answers
 
 
+def _nothing_said(answers: Sequence[Answer], out: Path) -> str:
+    """Why all answers are empty, and what helps."""
+    ends = {answer.ended for answer in answers}
+    if ends == {FILTERED}:
+        why = "the server refuses the questions for their contents"
+    elif LENGTH in ends:
+        why = (
+            "the limit of tokens cut the model off before its answer, perhaps in its thoughts. "
+            f"Add --set max_tokens={MANY_TOKENS} (of a local model: max_new_tokens), or have it "
+            "answer without thoughts, see docs/baseline.md"
+        )
+    else:
+        why = f"see what the model said in {out / ANSWERS}, and --set in docs/baseline.md"
+    return f"the first {len(answers)} answers are empty: {why}"
+
+
+def _shown(
+    shards: Sequence[str], count: int, entries: Sequence[Entry]
+) -> dict[str | None, list[Example]]:
+    """By data set of `entries` the examples that its questions begin with. Raises UserError."""
+    if not shards:
+        return {}
+    known = shard_index.read(shards)
+    asked = {entry.key for entry in entries}
+    datasets = sorted({entry.dataset for entry in entries}, key=str)
+    return {dataset: questions.examples(known, count, dataset, asked) for dataset in datasets}
+
+
+def _captions(answers: Mapping[str, Answer], plain: bool) -> dict[str, str]:
+    return {
+        key: answer.plain_caption if plain else answer.caption for key, answer in answers.items()
+    }
+
+
 def _record(
-    model: local.Local | server.Server, wordings: Mapping[str | None, prompts.Wording]
+    model: local.Local | server.Server,
+    wordings: Mapping[str | None, prompts.Wording],
+    shown: Mapping[str | None, Sequence[Example]],
 ) -> dict[str, Any]:
     """What baseline.json holds of a baseline."""
     url = {"url": str(model.endpoint)} if isinstance(model, server.Server) else {}
     texts = {dataset or "default": wording.to_json() for dataset, wording in wordings.items()}
-    return {"model": model.name, **url, **model.identity, "wordings": texts}
+    keys = {dataset or "default": [one.key for one in shown[dataset]] for dataset in shown}
+    examples = {"examples": keys} if keys else {}
+    return {"model": model.name, **url, **model.identity, "wordings": texts, **examples}
 
 
 def _check_apart(
@@ -208,7 +284,7 @@ def _require_same(out: Path, record: dict[str, Any]) -> None:
         return
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})", "Give another --out") from None
-    changed = differences(before, record, free=("url", "version", "answers"))
+    changed = differences(before, record, free=("url", "version", "answers", "plain"))
     if changed:
         lines = [textwrap.shorten(line, MAX_LINE_LENGTH, placeholder="…") for line in changed[:5]]
         raise UserError(
@@ -221,10 +297,21 @@ def _finish(out: Path, record: dict[str, Any], answers: Sequence[Answer], consol
     """Writes and says how many answers are none that their model would have given in full."""
     cut = sum(answer.ended == LENGTH for answer in answers)
     empty = sum(not answer.caption for answer in answers)
-    counts = {"pairs": len(answers), "cut": cut, "empty": empty}
+    in_thoughts = sum(answer.is_in_thoughts for answer in answers)
+    decorated = sum(answer.caption != answer.plain_caption for answer in answers)
+    counts = {
+        "pairs": len(answers), "cut": cut, "empty": empty, "in_thoughts": in_thoughts,
+        "decorated": decorated,
+    }  # fmt: skip
     storage.write_json(str(out / FILE), {**record, "version": __version__, "answers": counts})
     if cut:
         note = f"{cut} answers were cut at the limit of tokens: see --set in docs/baseline.md"
         console.print(note)
+    if in_thoughts:
+        what = "answers were found among the model's thoughts, where the server put them"
+        console.print(f"{in_thoughts} {what}")
+    if decorated and not record["plain"]:
+        what = "answers have more around the sentence, such as “Answer:” or **, which lowers scores"
+        console.print(f"{decorated} {what}: --plain removes it, and asks nothing again")
     if empty:
         console.print(f"{empty} answers are empty, and score 0")

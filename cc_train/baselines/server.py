@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible server: chat completions with two images as data URLs.
+"""A model behind a server of chat completions, or behind Ollama's own door.
 
 The key comes from the environment. It is sent to the named server alone (redirections are refused),
 and is never in a message or a file.
@@ -6,25 +6,26 @@ and is never in a message or a file.
 
 from __future__ import annotations
 
-import base64
 import itertools
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cc_prep.errors import JobFailed, UserError
-from cc_train.baselines import http_client
-from cc_train.baselines.answers import FILTERED, STOPPED, Answer
-from cc_train.baselines.http_client import Endpoint, Filtered, Transient
+from cc_train.baselines import http_client, probe
+from cc_train.baselines.answers import FILTERED, Answer
+from cc_train.baselines.http_client import Endpoint, Filtered, Refused, Transient
 from cc_train.baselines.pace import Pace
-from cc_train.baselines.questions import Question, media_type
+from cc_train.baselines.probe import Sight
+from cc_train.baselines.questions import Question, Turn
 
-GENERATION: Mapping[str, Any] = {"max_tokens": 100, "temperature": 0}
+# A model that thinks takes some thousand tokens before it answers; others end after a sentence.
+GENERATION: Mapping[str, Any] = {"max_tokens": 4096, "temperature": 0}
 OURS = ("messages", "model", "n", "stream")  # keys of a request that the user does not set
 MAX_BREAK = 60.0  # seconds between two tries, unless the server asks for more
 MAX_WAIT = 900.0  # seconds; a server that asks for more is not waited for
-MAX_REASON = 100  # characters of why an answer ended
 AGAIN = "The same command resumes from here"
 
 
@@ -35,7 +36,7 @@ class Patience:
     """
 
     tries: int = 8
-    timeout: float = 120.0
+    timeout: float = 600.0  # a model that thinks sends nothing until it has its answer
     pause: float = 1.0
 
 
@@ -44,6 +45,8 @@ class Server:
 
     Args:
         generation: Keys of the request besides ours, as the server's documentation has them.
+        say: Is told what is to be known of how the model sees two images, which is found out before
+            the first question. Without it, that is not found out.
     """
 
     batch = 1  # a request is about one pair
@@ -55,15 +58,17 @@ class Server:
         generation: Mapping[str, Any],
         pace: Pace,
         patience: Patience = Patience(),
+        say: Callable[[str], None] | None = None,
     ) -> None:
         for key in OURS:
             if key in generation:
                 remedy = "Use --model" if key == "model" else "Leave it out"
                 raise UserError(f"--set {key}: reserved by this command", remedy)
         self.endpoint, self.name, self.generation = endpoint, name, dict(generation)
-        self.pace, self.patience = pace, patience
+        self.pace, self.patience, self.say = pace, patience, say
         self._reached = False
         self._random = random.Random()
+        self._looking = threading.Lock()
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -72,25 +77,39 @@ class Server:
 
     def answer(self, questions: Sequence[Question]) -> list[Answer]:
         """Answers to some questions, one request each. Raises UserError and JobFailed."""
-        return [self._answer(question) for question in questions]
+        with self._looking:
+            if self.say is not None:
+                self._look(self.say)
+                self.say = None
+        return [self.ask(question.turns) for question in questions]
 
     def stop(self) -> None:
         """Sends no further request."""
         self.pace.stop()
 
-    def _answer(self, question: Question) -> Answer:
-        body = {"model": self.name, "messages": messages(question), **self.generation}
+    def ask(self, turns: Sequence[Turn]) -> Answer:
+        """The answer to a chat: one request, which is repeated while its failure may pass.
+
+        Args:
+            turns: The chat, whose last turn is the user's. It may be text alone.
+
+        Raises:
+            UserError: The server refuses, or is not there.
+            JobFailed: It fails again and again.
+        """
+        endpoint = self.endpoint
+        body = endpoint.door.body(self.name, turns, self.generation)
         for tried in itertools.count(1):
             self.pace.wait()
             try:
-                reply = http_client.post(self.endpoint, body, self.patience.timeout, self.name)
+                reply = http_client.post(endpoint, body, self.patience.timeout, self.name)
             except Transient as trouble:
                 self._wait(trouble, tried)
                 continue
             except Filtered:
                 return Answer("", FILTERED)
             self._reached = True
-            return parsed(reply, self.endpoint)
+            return parsed(reply, endpoint)
         raise AssertionError("unreachable")
 
     def _wait(self, trouble: Transient, tried: int) -> None:
@@ -113,50 +132,54 @@ class Server:
         # A server whose clock is wrong names a pause of 0.
         self.pace.pause(max(named, doubled * self._random.uniform(0.5, 1.0)))
 
+    def _look(self, say: Callable[[str], None]) -> None:
+        """Looks whether the model sees two images. If not, takes Ollama's own door if it helps.
 
-def messages(question: Question) -> list[dict[str, Any]]:
-    """The chat that puts a question, as chat completions take it."""
-    wording = question.wording
-    content = [
-        {"type": "text", "text": wording.before},
-        _image(question.before),
-        {"type": "text", "text": wording.after},
-        _image(question.after),
-        {"type": "text", "text": wording.prompt},
-    ]
-    return [{"role": "user", "content": content}]
+        Raises:
+            UserError: It does not see both, or the server refuses them.
+        """
+        sight, refusal = None, None
+        try:
+            sight = probe.look(self.ask)
+        except Refused as error:
+            refusal = error
+        if sight is None or sight.misses_one:
+            other = self._by_own_door()
+            if other is not None:
+                why = "refuses two images" if sight is None else "shows the model one image of two"
+                say(f"{self.endpoint} {why}, so {other[0]} is asked in its place")
+                self.endpoint, sight = other
+        if sight is None:
+            assert refusal is not None
+            raise refusal
+        if sight.misses_one:
+            raise UserError(
+                f"{self.endpoint}: {self.name} sees one of two images: it says {sight}",
+                "Let the server take two images (see docs/baseline.md), or give another model; "
+                "--no-probe leaves this check out",
+            )
+        if not sight.is_right:
+            say(f"{self.name} may not see two images in their order: it says {sight}")
+
+    def _by_own_door(self) -> tuple[Endpoint, Sight] | None:
+        """Ollama's own door and what the model sees by it; None unless it is both images."""
+        endpoint = self.endpoint.of_ollama
+        if endpoint is None:
+            return None
+        patience = replace(self.patience, tries=2)  # most servers have no such door
+        other = Server(endpoint, self.name, self.generation, self.pace, patience)
+        try:
+            sight = probe.look(other.ask)
+        except (UserError, JobFailed):
+            return None
+        return None if sight.misses_one else (endpoint, sight)
 
 
-def _image(image: bytes) -> dict[str, Any]:
-    text = base64.b64encode(image).decode()
-    return {"type": "image_url", "image_url": {"url": f"data:{media_type(image)};base64,{text}"}}
-
-
-def parsed(reply: Any, endpoint: object) -> Answer:
-    """The answer in a reply of chat completions.
-
-    A refusal is an answer without words.
-
-    Raises:
-        UserError: For a reply of another form.
-    """
+def parsed(reply: Any, endpoint: Endpoint) -> Answer:
+    """The answer in a server's reply. Raises UserError for a reply of another form."""
     try:
-        choice = reply["choices"][0]
-        content = choice["message"].get("content")
-        if isinstance(content, list):
-            content = "".join(part["text"] for part in content if part.get("type") == "text")
-        if content is None or isinstance(content, str):
-            ended = choice.get("finish_reason")
-            ended = ended[:MAX_REASON] if isinstance(ended, str) and ended else STOPPED
-            return Answer(_storable(content or ""), _storable(ended))
+        return endpoint.door.answer(reply)
     except (KeyError, IndexError, TypeError, AttributeError):
-        pass
-    raise UserError(
-        f"{endpoint}: the reply holds no chat completion",
-        http_client.REMEDY,
-    )
-
-
-def _storable(text: str) -> str:
-    """A text that a file can hold: JSON may have half a pair of surrogates."""
-    return text.encode("utf-8", "replace").decode()
+        raise UserError(
+            f"{endpoint}: the reply holds no answer of a chat", http_client.REMEDY
+        ) from None

@@ -423,6 +423,23 @@ def report(run: str, out: str | None, shards: tuple[str, ...], evaluation: str |
     help="The question; default: that of the data set in cc_train/baselines/prompts.yaml.",
 )
 @click.option(
+    "--examples",
+    multiple=True,
+    metavar="SHARDS",
+    help="Training shards, of which some pairs are shown with their captions first (repeatable).",
+)
+@click.option(
+    "--shots", type=click.IntRange(1), help="With --examples: how many pairs [default: 4]."
+)
+@click.option(
+    "--swapped", is_flag=True, help="Also ask about the changed pairs in the other order."
+)
+@click.option(
+    "--plain",
+    is_flag=True,
+    help="Score answers without “Answer:” and the like, bold marks and list marks.",
+)
+@click.option(
     "--set",
     "overrides",
     multiple=True,
@@ -453,7 +470,12 @@ def report(run: str, out: str | None, shards: tuple[str, ...], evaluation: str |
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
-    help="With --url: seconds without a byte before a request counts as failed [default: 120].",
+    help="With --url: seconds without a byte before a request counts as failed [default: 600].",
+)
+@click.option(
+    "--no-probe",
+    is_flag=True,
+    help="With --url: do not look first whether the model sees two images, in their order.",
 )
 @click.option(
     "--batch-size",

@@ -208,7 +208,7 @@ def swap_check(
             word for word, though an added object should now be removed; and CIDEr, × 100, of both
             against the references of the true order, which should fall.
     """
-    changed = [item for item in items if STILL not in item.groups]
+    changed = [item for item in items if item.is_changed]
     if not changed:
         return {}
     references = {item.id: item.references for item in changed}

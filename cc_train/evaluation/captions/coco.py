@@ -59,6 +59,11 @@ class Item:
         """The name of the pair in files."""
         return self.image_id or self.id
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether something changed, as far as its data set says."""
+        return STILL not in self.groups
+
 
 def items(metas: Sequence[Mapping[str, Any]]) -> list[Item]:
     """Items of samples by their JSON; those without captions have no references.

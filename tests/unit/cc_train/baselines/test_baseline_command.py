@@ -20,7 +20,7 @@ from cc_train.evaluation import evaluation
 from tests import pair_factory, shard_factory, vlm_factory
 from tests.commands import Done, cc_train
 from tests.conftest import ROOT
-from tests.server_factory import KEY, MODEL, ChatServer, Trouble, serving
+from tests.server_factory import KEY, MODEL, ChatServer, Said, Trouble, serving
 
 PAIRS = 6
 
@@ -242,6 +242,103 @@ def test_empty_and_cut_answers_are_counted(shard: str, tmp_path: Path) -> None:
     assert read(tmp_path / "empty/baseline.json")["answers"]["empty"] == 2
 
 
+def test_a_model_that_thinks_too_long_ends_the_run(tmp_path: Path) -> None:
+    """Keeps away: scores of 0 after hours of asking a model whose thoughts fill all its tokens, and
+    a folder that refuses the settings which help.
+    """
+    shard = shard_factory.write_greys(tmp_path / "shards", 12)
+    with serving(ChatServer(lambda *_: Said("", "A car? Or a", ended="length"))) as chat:
+        done = baseline(chat, shard, tmp_path / "out", "--threads", 2)
+        assert 5 <= len(chat.bodies) <= 8
+        assert chat.bodies[0]["max_tokens"] == 4096
+        assert done.returncode == 1
+        assert "the first 5 answers are empty: the limit of tokens cut the" in done.stderr
+        assert "--set max_tokens=16384" in done.stderr
+        assert not (tmp_path / "out/scores.json").exists()
+        chat.answer = lambda *_: Said(None, "A car?\n\nA car left.", "thinking")
+        done = baseline(chat, shard, tmp_path / "out", "--set", "max_tokens=16384")
+    assert done.returncode == 0, done.stderr
+    assert "12 answers were found among the model's thoughts" in done.stderr
+    assert read(tmp_path / "out/predictions.json")[0]["caption"] == "A car left."
+    assert read(tmp_path / "out/baseline.json")["answers"]["in_thoughts"] == 12
+
+
+def test_a_run_without_any_word_ends(shard: str, tmp_path: Path) -> None:
+    """Keeps away: exit code 0 for captions that are all empty, though few or filtered."""
+    with serving(ChatServer(lambda *_: "")) as chat:
+        done = baseline(chat, shard, tmp_path / "few", "--limit", 2)
+        assert done.returncode == 1
+        assert "the first 2 answers are empty: see what the model said in" in done.stderr
+        refusal = Trouble(400, body={"error": {"code": "content_filter"}})
+        chat.answer = lambda *_: refusal
+        done = baseline(chat, shard, tmp_path / "all")
+    assert done.returncode == 1
+    assert f"the first {PAIRS} answers are empty: the server refuses" in done.stderr
+
+
+def test_examples_come_before_the_question(chat: ChatServer, shard: str, tmp_path: Path) -> None:
+    """Keeps away: examples of the pairs that are asked about, of other data sets, or without their
+    captions; and answers with examples that are taken for those without.
+    """
+    train = shard_factory.write_greys(tmp_path / "train", 9, "train")
+    levir = shard_factory.write_greys(tmp_path / "levir", 3, "train", dataset="levir")
+    out = tmp_path / "out"
+    chat.shots = 3
+    shots = ("--examples", train, "--examples", levir, "--shots", 3)
+    done = baseline(chat, shard, out, *shots, "--limit", 2)
+    assert done.returncode == 0, done.stderr
+    assert len({json.dumps(body["messages"][:-1]) for body in chat.bodies}) == 1
+    shown = [message["content"] for message in chat.bodies[0]["messages"][1::2]]
+    keys = read(out / "baseline.json")["examples"]["spot"]
+    assert shown == [f"from {2 * int(k[11:17])} to {2 * int(k[11:17]) + 1}" for k in keys]
+    assert len(set(keys)) == 3
+    done = baseline(chat, shard, out, "--limit", 2)
+    assert "holds the captions of another baseline" in done.stderr
+    for more, line in (
+        (("--examples", shard), "would be an example and is asked about"),
+        (("--examples", levir), "--examples holds 0 captioned pairs of spot, and --shots is 4"),
+        (("--shots", 3), "--shots without --examples"),
+    ):
+        done = baseline(chat, shard, tmp_path / "other", *more)
+        assert done.returncode == 2
+        assert line in done.stderr
+    assert len(chat.bodies) == 2
+
+
+def test_swapped_pairs_are_asked_about(tmp_path: Path) -> None:
+    """Keeps away: reversibility of 100 % where no pair was asked about in the other order."""
+    shards = [
+        shard_factory.write_greys(tmp_path / "changed", 3),
+        shard_factory.write_greys(tmp_path / "same", 2, "val", kind="no_change"),
+    ]
+    deaf = "from 2 to 3"
+    answer = lambda a, b: deaf if {a, b} == {2, 3} else f"from {a:.0f} to {b:.0f}"  # noqa: E731
+    with serving(ChatServer(answer)) as chat:
+        done = baseline(chat, shards[0], tmp_path / "out", "--shards", shards[1], "--swapped")
+        assert done.returncode == 0, done.stderr
+        assert chat.seen == {(0, 1): 1, (2, 3): 1, (4, 5): 1, (1, 0): 1, (3, 2): 1, (5, 4): 1}
+    swapped = read(tmp_path / "out/scores.json")["swapped"]
+    assert swapped["pairs"] == 3
+    assert swapped["same"] == pytest.approx(1 / 3)
+    assert "33.3 % of the captions of changed pairs stay the same" in done.stdout
+
+
+def test_what_is_around_sentences_is_counted(shard: str, tmp_path: Path) -> None:
+    """Keeps away: scores that "Answer:" lowers in silence, and answers that are paid for twice."""
+    answer = lambda a, b: f"**Answer:** from {a:.0f} to {b:.0f}"  # noqa: E731
+    with serving(ChatServer(answer)) as chat:
+        done = baseline(chat, shard, tmp_path / "out")
+        assert f"{PAIRS} answers have more around the sentence" in done.stderr
+        assert read(tmp_path / "out/baseline.json")["answers"]["decorated"] == PAIRS
+        lower = read(tmp_path / "out/scores.json")["groups"]["total"]["BLEU-4"]
+        done = baseline(chat, shard, tmp_path / "out", "--plain")
+        assert len(chat.bodies) == PAIRS
+    assert done.returncode == 0, done.stderr
+    assert "around the sentence" not in done.stderr
+    assert lower < read(tmp_path / "out/scores.json")["groups"]["total"]["BLEU-4"]
+    assert read(tmp_path / "out/baseline.json")["plain"] is True
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
@@ -266,9 +363,10 @@ def test_options_that_do_not_go_together(
 def test_options_of_servers_need_one(shard: str, tmp_path: Path) -> None:
     """Keeps away: an option that is taken and has no effect."""
     options = {"--threads": 1, "--requests-per-minute": 3, "--tries": 8, "--timeout": 120,
-               "--key-variable": "OPENAI_API_KEY"}  # fmt: skip
+               "--key-variable": "OPENAI_API_KEY", "--no-probe": None}  # fmt: skip
     for option, value in options.items():
+        given = [option] if value is None else [option, value]
         done = cc_train("baseline", "--model", tmp_path, "--shards", shard, "--out", tmp_path / "o",
-                        option, value)  # fmt: skip
+                        *given)  # fmt: skip
         assert done.returncode == 2
         assert f"{option} is of --url" in done.stderr

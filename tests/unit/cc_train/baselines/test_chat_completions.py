@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 from cc_prep.errors import JobFailed, UserError
-from cc_train.baselines import http_client, prompts, server
+from cc_train.baselines import doors, http_client, prompts, server
 from cc_train.baselines.answers import Answer
 from cc_train.baselines.http_client import Endpoint, retry_after
 from cc_train.baselines.pace import Pace
 from cc_train.baselines.questions import Question
 from cc_train.baselines.server import Patience, Server
-from tests.server_factory import KEY, MODEL, ChatServer, Trouble, serving
+from tests.server_factory import KEY, MODEL, ChatServer, Said, Trouble, serving
 
 VARIABLE = "A_KEY_OF_TESTS"
 
@@ -64,6 +64,90 @@ def test_a_question_is_a_chat_with_two_images(chat: ChatServer) -> None:
     assert texts == list(QUESTION.wording.to_json().values())
     assert {key: body[key] for key in body if key != "messages"} == {"model": MODEL, **generation}
     assert chat.headers[0]["Authorization"] == f"Bearer {KEY}"
+
+
+def test_text_lies_between_the_images(chat: ChatServer) -> None:
+    """Keeps away: two images in a row, of which some servers show the model one alone."""
+    model(chat, say=print).answer([QUESTION])
+    assert len(chat.probes) == 2
+    for body in (*chat.probes, *chat.bodies):
+        kinds = [part["type"] for part in body["messages"][0]["content"]]
+        assert kinds == ["text", "image_url", "text", "image_url", "text"]
+
+
+def test_a_model_that_sees_both_images_is_asked(chat: ChatServer) -> None:
+    """Keeps away: a note about each good model, and a probe before each question."""
+    said: list[str] = []
+    asked = model(chat, say=said.append)
+    assert [one.text for one in asked.answer([QUESTION, QUESTION])] == ["from 7 to 9"] * 2
+    asked.answer([QUESTION])
+    assert (said, len(chat.probes), len(chat.bodies)) == ([], 2, 3)
+
+
+def _last(images: list[np.ndarray]) -> list[np.ndarray]:
+    return images[-1:]
+
+
+def test_a_model_that_sees_one_image_is_refused(chat: ChatServer) -> None:
+    """Keeps away: captions that are guesses, paid for and scored, since a server drops an image."""
+    chat.sight = _last
+    with pytest.raises(
+        UserError, match="seer sees one of two images: it says of red and blue"
+    ) as e:
+        model(chat, say=print).answer([QUESTION])
+    assert "--no-probe" in e.value.remedy
+    assert not chat.bodies
+    assert model(chat).answer([QUESTION])  # without the probe
+
+
+def test_a_model_that_mixes_up_the_order_gets_a_note(chat: ChatServer) -> None:
+    """Keeps away: appeared in place of disappeared, in all captions, without a word about it."""
+    chat.sight = lambda images: images[::-1]
+    said: list[str] = []
+    model(chat, say=said.append).answer([QUESTION])
+    assert said == [
+        "seer may not see two images in their order: it says of red and blue “The colors are blue "
+        "and red.”, and of blue and red “The colors are red and blue.”"
+    ]
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_ollamas_own_door_is_tried(chat: ChatServer, drops: bool) -> None:
+    """Keeps away: Ollama's models that see one image, or refuse a turn of an image alone."""
+    chat.own_door = True
+    if drops:
+        chat.sight = _last
+    else:
+        chat.refusal = Trouble(400, body={"error": {"message": "a message needs text"}})
+    said: list[str] = []
+    asked = model(chat, say=said.append, generation={"max_tokens": 9, "think": False, "top_k": 3})
+    assert asked.answer([QUESTION]) == [Answer("from 7 to 9")]
+    own = chat.address.replace("/v1", "/api/chat")
+    assert str(asked.endpoint) == own
+    [line] = said
+    assert line.endswith(f"so {own} is asked in its place")
+    [body] = chat.bodies
+    [message] = body["messages"]
+    assert message["content"].startswith("The image before: image 1\nThe image after: image 2\n")
+    assert (body["think"], body["options"]) == (False, {"num_predict": 9, "top_k": 3})
+
+
+def test_a_refusal_that_no_door_helps_against_is_shown(chat: ChatServer) -> None:
+    """Keeps away: the words of a door that is not there, in place of the server's own."""
+    chat.refusal = Trouble(400, body={"error": {"message": "temperature is not supported"}})
+    with pytest.raises(UserError, match="temperature is not supported") as caught:
+        model(chat, say=print).answer([QUESTION])
+    assert "--set temperature=null" in caught.value.remedy
+
+
+def test_ollamas_own_door_is_named_by_its_address(chat: ChatServer) -> None:
+    """Keeps away: /chat/completions behind an address that has it not."""
+    chat.own_door = True
+    url = chat.address.replace("/v1", "/api/chat")
+    said = Said("", "a car left", "thinking", "length")
+    chat.answer = lambda *_: said
+    assert model(chat, url).answer([QUESTION]) == [Answer("", "length", "a car left")]
+    assert set(chat.requests) == {"/api/chat"}
 
 
 def test_without_a_key_none_is_sent(chat: ChatServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,8 +220,8 @@ def test_pauses_that_a_header_names() -> None:
         (Trouble(200, body={"error": {"message": "no such option"}}), "no such option"),
         (Trouble(200, body={"error": "no such option"}), "no such option"),
         (Trouble(200, body={"error": {"code": 401}}), "Check the key"),
-        (Trouble(200, body={"choices": []}), "the reply holds no chat completion"),
-        (Trouble(200, body={"choices": [{"message": {"content": 3}}]}), "no chat completion"),
+        (Trouble(200, body={"choices": []}), "the reply holds no answer of a chat"),
+        (Trouble(200, body={"choices": [{"message": {"content": 3}}]}), "no answer of a chat"),
     ],
     ids=lambda value: str(value.status) if isinstance(value, Trouble) else "",
 )  # fmt: skip
@@ -235,8 +319,8 @@ def test_refusals_and_parts_are_answers() -> None:
         return {"choices": [{"message": {"content": content}, "finish_reason": "length"}]}
 
     parts = [{"type": "text", "text": "a "}, {"type": "other"}, {"type": "text", "text": "b"}]
-    assert server.parsed(reply(parts), "") == Answer("a b", "length")
-    assert server.parsed(reply(None), "") == Answer("", "length")
+    assert doors.Completions().answer(reply(parts)) == Answer("a b", "length")
+    assert doors.Completions().answer(reply(None)) == Answer("", "length")
 
 
 def test_a_question_that_is_filtered_ends_no_run(chat: ChatServer) -> None:
@@ -244,6 +328,44 @@ def test_a_question_that_is_filtered_ends_no_run(chat: ChatServer) -> None:
     chat.troubles = [Trouble(400, body={"error": {"code": "content_filter", "message": "no"}})]
     answers = model(chat).answer([QUESTION, QUESTION])
     assert answers == [Answer("", "content_filter"), Answer("from 7 to 9")]
+
+
+def test_thoughts_are_kept_apart() -> None:
+    """Keeps away: thoughts of one server that are an answer, and of another that are lost."""
+    for field in ("reasoning_content", "reasoning", "thinking"):
+        message = {"content": "a car", field: "a \ud83d bus?"}
+        reply = {"choices": [{"message": message, "finish_reason": "stop"}]}
+        assert doors.Completions().answer(reply) == Answer("a car", "stop", "a ? bus?")
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "remedy"),
+    [
+        (400, "'max_tokens' is not supported. Use 'max_completion_tokens' instead.",
+         "--set max_completion_tokens=4096"),
+        (400, "'max_tokens' or 'max_completion_tokens' is too large: 4096", "max_tokens=1000"),
+        (400, "At most 1 image(s) may be provided in one request.", "--limit-mm-per-prompt"),
+        (500, "image input is not supported - hint: you may need the mmproj", "--mmproj"),
+        (500, "this model only supports one image while more than one", "/api/chat"),
+        (400, "Unsupported value: 'temperature' does not support 0", "--set temperature=null"),
+        (422, "no", "--set changes what is sent"),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_what_helps(chat: ChatServer, status: int, words: str, remedy: str) -> None:
+    """Keeps away: HTTP 400 without a way out, and one that is asked again and again as HTTP 500."""
+    chat.troubles = [Trouble(status, body={"error": {"message": words}})]
+    with pytest.raises(UserError) as caught:
+        model(chat).answer([QUESTION])
+    assert f"refused (HTTP {status}: {words})" in caught.value.what
+    assert remedy in caught.value.remedy
+    assert len(chat.bodies) == 1
+
+
+def test_what_a_server_said_before_it_was_given_up_is_told(chat: ChatServer) -> None:
+    """Keeps away: a bare HTTP 500 after minutes, whose cause the server had named."""
+    chat.troubles = [Trouble(500, body={"error": "\x1b[31mno memory"})] * 2
+    with pytest.raises(JobFailed, match=r"HTTP 500: .*no memory, 2 times in a row"):
+        model(chat, tries=2).answer([QUESTION])
 
 
 def test_half_a_pair_of_surrogates_is_replaced(chat: ChatServer) -> None:
@@ -396,4 +518,4 @@ def test_odd_reasons_of_an_end_are_stored_all_the_same() -> None:
     """Keeps away: a reason of 10 MB in each stored answer, or one that no file can hold."""
     for reason, ended in (("\ud800", "?"), ("x" * 1000, "x" * 100), ({"a": []}, "stop")):
         reply = {"choices": [{"message": {"content": "a"}, "finish_reason": reason}]}
-        assert server.parsed(reply, "") == Answer("a", ended)
+        assert doors.Completions().answer(reply) == Answer("a", ended)

@@ -10,7 +10,7 @@ import pytest
 from cc_prep.errors import UserError
 from cc_train.baselines import prompts
 from cc_train.baselines.answers import LENGTH, Answer, Answers
-from cc_train.baselines.questions import Question
+from cc_train.baselines.questions import Example, Question
 
 QUESTION = Question("k", b"before", b"after", prompts.of("spot"))
 IDENTITY = {"model": "seer", "generation": {"max_tokens": 9}}
@@ -24,21 +24,28 @@ def test_what_decides_an_answer_is_in_the_digest() -> None:
         replace(QUESTION, wording=prompts.of("spot", "What?")),
     ]
     identities = [{**IDENTITY, "model": "other"}, {**IDENTITY, "generation": {"max_tokens": 10}}]
+    example = Example("e", b"1", b"2", "a car left")
+    others.append(replace(QUESTION, examples=(example,)))
+    others.append(replace(QUESTION, examples=(replace(example, caption="a car came"),)))
     digests = {question.digest(IDENTITY) for question in (QUESTION, *others)}
     digests |= {QUESTION.digest(identity) for identity in identities}
-    assert len(digests) == 6
+    assert len(digests) == 8
     assert replace(QUESTION, key="other").digest(IDENTITY) == QUESTION.digest(IDENTITY)
 
 
 def test_an_answer_comes_back(tmp_path: Path) -> None:
     answers, digest = Answers(tmp_path), QUESTION.digest(IDENTITY)
     assert answers.get(digest) is None
-    answer = Answer("The car \n “left” 🚗", LENGTH)
+    answer = Answer("The car \n “left” 🚗", LENGTH, "A car?")
     answers.put(digest, answer, IDENTITY)
     assert Answers(tmp_path).get(digest) == answer
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"answer": 3, "ended": "stop"}'])
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "{}", '{"answer": 3, "ended": "stop", "thoughts": ""}',
+     '{"answer": "a", "ended": "stop", "thoughts": 3}'],
+)  # fmt: skip
 def test_a_damaged_answer_is_named(tmp_path: Path, content: str) -> None:
     """Keeps away: a traceback, or an empty caption, where a disk lost a file's content."""
     (tmp_path / "ab").mkdir()
@@ -66,3 +73,53 @@ def test_a_damaged_answer_is_named(tmp_path: Path, content: str) -> None:
 def test_captions_of_answers(text: str, caption: str) -> None:
     """Keeps away: scores that line breaks, marks of thought or quotation marks lower."""
     assert Answer(text).caption == caption
+
+
+@pytest.mark.parametrize(
+    ("answer", "caption", "is_in_thoughts"),
+    [
+        (Answer("", thoughts="A car left."), "A car left.", True),
+        (Answer("", thoughts="Two cars?\nNo.\n \nA car\nleft."), "A car left.", True),
+        (Answer("\n", thoughts="Two cars?</think>A car left."), "A car left.", True),
+        (Answer("A car left.", thoughts="A bus left."), "A car left.", False),
+        (Answer("<think>A bus?</think>A car left.", thoughts="A bus."), "A car left.", False),
+        (Answer("", LENGTH, thoughts="A car? Or is it"), "", False),
+        (Answer("", "content_filter", thoughts="A car"), "", False),
+        (Answer("", thoughts="<think>A car?</think>"), "", False),
+    ],
+)
+def test_answers_among_the_thoughts(answer: Answer, caption: str, is_in_thoughts: bool) -> None:
+    """Keeps away: scores of 0 for a model whose server takes all that it writes for thoughts, and
+    thoughts that were cut off as captions.
+    """
+    assert (answer.caption, answer.is_in_thoughts) == (caption, is_in_thoughts)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Answer: A car left.", "**Answer:** A car left.", "**Answer: A car left.**",
+        "The change is that a car left.", "- A car left.", "1. A car left.", "## A car left.",
+        "A **car** left.", "Sure! Here is the change:\n\n“A car left.”", "Caption: `A car left.`",
+        "The difference between the two images is that: A car left.", "Final answer : A car left.",
+        "Here's one sentence: __A car left.__",
+    ],
+)  # fmt: skip
+def test_what_is_around_a_sentence_is_removed(text: str) -> None:
+    """Keeps away: n-gram scores that the manners of a chat model lower."""
+    answer = Answer(text)
+    assert answer.plain_caption.capitalize() == "A car left."
+    assert answer.caption != answer.plain_caption
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A car left.", "The answer on the sign is gone.", "change the sky to blue",
+        "A sign: “stop” appeared.", "3 cars left.", "2 * 3 became 2 ** 3", "make it 10:30 am",
+        "The change of the light is gone.", "",
+    ],
+)  # fmt: skip
+def test_what_belongs_to_a_sentence_stays(text: str) -> None:
+    """Keeps away: captions that lose their first words."""
+    assert Answer(text).plain_caption == Answer(text).caption == text
