@@ -178,7 +178,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _names_image(value: str) -> bool:
-    return len(value) <= table.LONGEST_NAME and bool(CELL.fullmatch(value) or is_image(value))
+    return len(value) <= table.MAX_NAME and bool(CELL.fullmatch(value) or is_image(value))
 
 
 def _sides(paths: list[str]) -> tuple[str, str] | None:

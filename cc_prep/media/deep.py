@@ -29,7 +29,7 @@ from cc_prep.media import file_kinds
 AS_STORED = ImageValues()
 # Of its range that an image must fill to be read without a word: 12 bits in a type of 16 do not, in
 # which a captioner sees black.
-LEAST_SHARE = 1 / 15
+MIN_SHARE = 1 / 15
 MIDDLE = (0.1, 99.9)  # percentiles between which it fills it: not a few dead or dazzled pixels
 PERCENTILES = (2.0, 98.0)  # black and white of `percentile` and `per_band`, as GIS programs draw
 MAX_SAMPLES = 2**20  # values of a band of which percentiles are taken
@@ -237,7 +237,7 @@ def _check_filled(
     low, high = limits
     ends = np.percentile(values, MIDDLE).clip(low, high)
     share = (ends[1] - ends[0]) / (high - low)
-    if share >= LEAST_SHARE or (by_user and share > 0):
+    if share >= MIN_SHARE or (by_user and share > 0):
         return
     raise RejectedPair(
         Reason.UNREADABLE_IMAGE,

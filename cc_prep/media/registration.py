@@ -21,7 +21,7 @@ MAX_FEATURES = 2000  # of an image: motions of all matches are compared with eac
 CONTRAST = 0.01  # of features: a quarter of OpenCV's, for smooth pictures
 RATIO = 0.8  # of the distances of the best and the second match (Lowe)
 REACH = 2.0  # px by which a match may miss
-LEAST_MATCHES = 12
+MIN_MATCHES = 12
 ECC_BLUR = 3  # px
 ROBUST_PASSES = 3
 SHARE_ALIKE = 0.95  # of the pixels, by which a motion is refined once it is nearly found
@@ -33,8 +33,8 @@ MODELS = {
     "homography": cv2.MOTION_HOMOGRAPHY,
 }
 # Measured: 0.78 or more for photographs of one place, 0.33 or less for photographs of two.
-LEAST_QUALITY = 0.5
-LEAST_COVERED = 0.5  # of the image before that the image after must show
+MIN_QUALITY = 0.5
+MIN_COVERED = 0.5  # of the image before that the image after must show
 SCALES = (0.5, 2.0)  # by which areas may shrink and grow
 
 
@@ -61,7 +61,7 @@ class Registration:
         """Whether the images look alike, in most of their area, at nearly the same size."""
         area = float(np.linalg.det(self.matrix[:2, :2]))
         of_size = SCALES[0] <= area <= SCALES[1]
-        return self.quality >= LEAST_QUALITY and self.covered >= LEAST_COVERED and of_size
+        return self.quality >= MIN_QUALITY and self.covered >= MIN_COVERED and of_size
 
     @property
     def in_words(self) -> str:
@@ -185,7 +185,7 @@ def _by_features(fixed: np.ndarray, moving: np.ndarray, model: str) -> np.ndarra
         return None
     pairs = cv2.BFMatcher().knnMatch(described, other_described, k=2)
     good = [one for one, second in pairs if one.distance < RATIO * second.distance]
-    if len(good) < LEAST_MATCHES:
+    if len(good) < MIN_MATCHES:
         return None
     source = np.array([points[one.queryIdx].pt for one in good], np.float32)
     target = np.array([others[one.trainIdx].pt for one in good], np.float32)
@@ -194,7 +194,7 @@ def _by_features(fixed: np.ndarray, moving: np.ndarray, model: str) -> np.ndarra
         motions = target - source
         agree = (np.abs(motions[:, None] - motions[None]).max(axis=2) < REACH).sum(axis=1)
         best = motions[np.abs(motions - motions[agree.argmax()]).max(axis=1) < REACH]
-        if len(best) < LEAST_MATCHES:
+        if len(best) < MIN_MATCHES:
             return None
         shift = np.eye(3)
         shift[:2, 2] = np.median(best, axis=0)
@@ -205,7 +205,7 @@ def _by_features(fixed: np.ndarray, moving: np.ndarray, model: str) -> np.ndarra
         )
     else:
         found, inliers = cv2.findHomography(source, target, cv2.USAC_MAGSAC, REACH)
-    if found is None or inliers.sum() < LEAST_MATCHES:
+    if found is None or inliers.sum() < MIN_MATCHES:
         return None
     return np.vstack([found, [0, 0, 1]]) if model == "affine" else np.asarray(found)
 

@@ -38,7 +38,7 @@ DRIVERS = {
 }
 CACHE_MB = 256  # of GDAL's blocks
 SAMPLE_SIDE = 1024  # px of the picture of a raster of which black and white are taken
-LEAST_DATA = 0.5  # of a tile that must have data in both rasters
+MIN_DATA = 0.5  # of a tile that must have data in both rasters
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Scene:
     def read(self, tile: Tile) -> tuple[np.ndarray, np.ndarray] | None:
         """Both images of a tile, uint8 [H, W, 3] RGB, black where one of them has no data.
 
-        None where less than LEAST_DATA of it has data in both.
+        None where less than MIN_DATA of it has data in both.
         """
         with self._lock, _gdal():  # a raster of GDAL is for one thread at a time
             if self._last is None or self._last[0] != tile:
@@ -160,7 +160,7 @@ class Scene:
     def _read(self, tile: Tile) -> tuple[np.ndarray, np.ndarray] | None:
         sides = [self._side(number, tile) for number in (0, 1)]
         has_data = sides[0][1] & sides[1][1]
-        if has_data.mean() < LEAST_DATA:
+        if has_data.mean() < MIN_DATA:
             return None
         before, after = (np.where(has_data[..., None], rgb, np.uint8(0)) for rgb, _ in sides)
         return before, after
@@ -315,7 +315,7 @@ def read_tile(reference: str, values: ImageValues) -> np.ndarray:
     """The tile of one raster that a reference names, uint8 [H, W, 3] RGB.
 
     Raises:
-        RejectedPair: As `Scene` does, and for a tile of which less than LEAST_DATA has data.
+        RejectedPair: As `Scene` does, and for a tile of which less than MIN_DATA has data.
     """
     path, tile = _parts(reference)
     before, after = _scene_of(path)

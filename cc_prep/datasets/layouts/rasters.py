@@ -30,7 +30,7 @@ WANTED = (
 )
 ENDINGS = (".tif", ".tiff", ".jp2", ".png", ".jpg", ".jpeg")
 LARGE = 2048  # px of a side, from which on a raster is a scene and no image
-LEAST_SHARE = 0.5  # of a polygon's box that lies in a tile which has its caption
+MIN_SHARE = 0.5  # of a polygon's box that lies in a tile which has its caption
 GEOJSON_CRS = "OGC:CRS84"  # of a GeoJSON that names none
 FORM = "Give a GeoJSON of polygons, each with a property caption"
 SPLITS = ("", "train/", "val/", "test/")
@@ -180,7 +180,7 @@ def _is_in(one: Labelled, tile: Tile) -> bool:
     """Whether so much of a place lies in a tile that its captions are of the tile."""
     left, top, right, bottom = one.box
     width, height = _common(one, tile)
-    return width >= LEAST_SHARE * (right - left) and height >= LEAST_SHARE * (bottom - top)
+    return width >= MIN_SHARE * (right - left) and height >= MIN_SHARE * (bottom - top)
 
 
 def _touches(one: Labelled, tile: Tile) -> bool:

@@ -64,8 +64,8 @@ ENDINGS = (".csv", ".jsonl", ".json", ".parquet")
 NAMED_OTHERWISE = "Say which columns they are: table.columns={before: …, after: …}"
 SPLIT, ANY = "{split}", "*"  # in the name of a file
 NO_KIND = "Use change or no_change"
-LONGEST_SHOWN = 60  # characters of a text of the table in messages
-LONGEST_NAME = 4096  # characters of the name of an image, as file systems have it
+MAX_SHOWN = 60  # characters of a text of the table in messages
+MAX_NAME = 4096  # characters of the name of an image, as file systems have it
 
 
 @dataclass(frozen=True)
@@ -305,7 +305,7 @@ def _pair(manifest: Manifest, row: Row) -> ImagePair:
 def _image(manifest: Manifest, row: Row, column: str) -> str:
     """The image that a row names in a column, from the root; "" where there is none."""
     name = row.text(column)
-    if len(name) > LONGEST_NAME:
+    if len(name) > MAX_NAME:
         what = f"{column} has {len(name):,} characters, which is no name of a file"
         raise UserError(f"{row.place}: {what}", "Give the name of the image's file")
     folder = manifest.table.folder.replace(SPLIT, row.split).strip("/")
@@ -542,10 +542,10 @@ def _header(line: str) -> tuple[str, list[str]]:
 
 def _columns(values: Any) -> str:
     """The columns of a row in words."""
-    names = [str(name)[:LONGEST_SHOWN] for name in values] if isinstance(values, dict) else []
+    names = [str(name)[:MAX_SHOWN] for name in values] if isinstance(values, dict) else []
     return ", ".join(names[:MAX_LISTED]) or "none"
 
 
 def shortened(text: str) -> str:
     """A text of a row for a message, in quotes and cut where it is long."""
-    return repr(text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…")
+    return repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…")
