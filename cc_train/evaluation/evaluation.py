@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from cc_prep import storage, unspaced
 from cc_prep.errors import UserError
 from cc_prep.unspaced import Words
+from cc_prep.words import aligned
 from cc_train.evaluation import signature
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.captions.coco import CHANGE, STILL, Item
@@ -358,4 +359,4 @@ def table(result: Evaluation) -> str:
     conventions = metrics.conventions(result.signature.words)
     lines.append(f"\n{conventions[0].upper()}{conventions[1:]}.")
     lines.append(f"\nSignature: `{result.signature.line}`")
-    return "\n".join(lines) + "\n"
+    return aligned("\n".join(lines)) + "\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
@@ -81,7 +82,12 @@ def show(
 ) -> None:
     """Prints the tables, the best of each measure in bold."""
     for table in tables:
-        drawn = RichTable(title=escape(table.group), title_justify="left", title_style="bold")
+        drawn = RichTable(
+            title=escape(table.group),
+            title_justify="left",
+            title_style="bold",
+            box=box.MARKDOWN,  # as `cc-train evaluate` prints its tables
+        )
         drawn.add_column("")
         for name in ("pairs", *table.measures):
             drawn.add_column(name, justify="right")

@@ -267,7 +267,7 @@ def test_facts_stand_first_in_what_is_written(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "out/scores.json").read_text())
     assert next(iter(scores.to_json())) == "facts"
     assert content["facts"]["told apart"]["share"] == 0.5
-    assert (tmp_path / "out/table.md").read_text().startswith("| facts |")
+    assert (tmp_path / "out/table.md").read_text().startswith("| facts ")
     rows = [json.loads(line) for line in (tmp_path / "out/items.jsonl").read_text().splitlines()]
     assert [row["exact"] for row in rows] == [False, True, False, True]
     assert Facts.from_json(rows[0]["facts"]) == PAINTED
@@ -279,7 +279,7 @@ def test_pairs_without_facts_have_no_such_figures() -> None:
     scores = evaluation.evaluate(items, {item.id: "x" for item in items}, ["CIDEr"])
     assert scores.rendered is None
     assert "facts" not in scores.to_json()
-    assert evaluation.table(scores).startswith("| | pairs |")
+    assert evaluation.table(scores).split()[:4] == ["|", "|", "pairs", "|"]
 
 
 @pytest.mark.parametrize(
