@@ -77,16 +77,18 @@ demo: $(SETUP)  ## from nothing to shards, a captioner, its captions and scores,
 	$(BIN)/cc-prep synth '$(DEMO)/scenes' --scenes 20 --seed 1 --size 112
 	$(BIN)/cc-prep inspect synth --root '$(DEMO)/scenes'
 	$(BIN)/cc-prep build synth --root '$(DEMO)/scenes' --out '$(DEMO)/synth' \
-	  --set image_size=112 --set interpolate.depth=2
+	  --set image_size=112 --set interpolate.depth=2 --set tokenize.weights=vqgan-mini-f8
 	$(BIN)/cc-prep verify '$(DEMO)/synth'
 	$(BIN)/cc-prep report '$(DEMO)/synth'
 	$(BIN)/cc-prep videos '$(DEMO)/videos'
-	$(BIN)/cc-prep build video --root '$(DEMO)/videos' --out '$(DEMO)/video' --limit 3
+	$(BIN)/cc-prep build video --root '$(DEMO)/videos' --out '$(DEMO)/video' --limit 3 \
+	  --set tokenize.weights=vqgan-mini-f8
 	$(BIN)/cc-prep report '$(DEMO)/video'
 	$(MAKE) --no-print-directory stage1 DATASET=synth OUT='$(DEMO)/synth' ARGS='--steps 20'
 	$(MAKE) --no-print-directory stage2 DATASET=synth OUT='$(DEMO)/synth' ARGS='--steps 40'
 	$(BIN)/cc-train report '$(DEMO)/synth/stage1'
-	$(BIN)/cc-train report '$(DEMO)/synth/stage2'
+	$(BIN)/cc-train evaluate '$(DEMO)/synth/stage2' --shards '$(DEMO)/synth/shards/test-*.tar' > /dev/null
+	$(BIN)/cc-train report '$(DEMO)/synth/stage2' --shards '$(DEMO)/synth/shards/test-*.tar'
 	$(BIN)/cc-train evaluate captioner-mini --shards '$(DEMO)/synth/shards/*.tar' \
 	  --out '$(DEMO)/captioner-mini'
 	$(BIN)/cc-train report captioner-mini --shards '$(DEMO)/synth/shards/*.tar' \
