@@ -372,3 +372,63 @@ def _mode(path: str) -> str:
 
 def _oid(content: bytes) -> str:
     return hashlib.sha1(content).hexdigest()
+
+
+class DatasetHub(Server):
+    """The hub, as far as a data set's files are read by ranges. files: by path, of `own/pairs`."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        super().__init__(_DatasetHandler)
+        self.files = files
+
+
+class _DatasetHandler(Handler):
+    server: DatasetHub
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        self.server.requests.append(f"{self.command} {path}")
+        if re.fullmatch(r"/api/datasets/own/pairs(/revision/main)?", path):
+            about = {"id": "own/pairs", "sha": COMMIT, "siblings": [], "tags": [], "private": False}
+            return self.reply({**about, "downloads": 0, "likes": 0})
+        if match := re.fullmatch(r"/api/datasets/own/pairs/tree/main/?(.*)", path):
+            entries = self._entries(match[1])
+            return self.reply(entries) if entries else self._refuse()
+        if match := re.fullmatch(r"/datasets/own/pairs/resolve/main/(.+)", path):
+            content = self.server.files.get(match[1])
+            return self._refuse() if content is None else self._content(content)
+        return self._refuse()
+
+    def do_POST(self) -> None:
+        paths = json.loads(self.body())["paths"]
+        within = (self._entries(path.rpartition("/")[0]) for path in paths)
+        known = {entry["path"]: entry for entries in within for entry in entries}
+        self.reply([known[path] for path in paths if path in known])
+
+    def _entries(self, folder: str) -> list[dict[str, Any]]:
+        """What is directly in a folder."""
+        prefix = f"{folder}/" if folder else ""
+        found = {}
+        for name, content in self.server.files.items():
+            if name.startswith(prefix):
+                first, slash, _ = name.removeprefix(prefix).partition("/")
+                size = 0 if slash else len(content)
+                kind = "directory" if slash else "file"
+                found[first] = {"type": kind, "path": prefix + first, "size": size, "oid": COMMIT}
+        return [*found.values()]
+
+    def _content(self, content: bytes) -> None:
+        headers = {"ETag": f'"{_oid(content)}"', "X-Repo-Commit": COMMIT}
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
+        if asked is None:
+            return self.reply(content, headers=headers)
+        part = content[int(asked[1]) : int(asked[2] or len(content)) + 1]
+        end = int(asked[1]) + len(part) - 1
+        headers["Content-Range"] = f"bytes {asked[1]}-{end}/{len(content)}"
+        self.reply(part, 206, headers)
+
+    def _refuse(self) -> None:
+        self.reply({"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})

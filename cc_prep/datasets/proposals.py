@@ -294,7 +294,8 @@ def _pattern(file: str) -> str:
 
 def _folder_of(root: str, name: str, file: str, images: list[str]) -> str | None:
     """To which folder names of images are relative, as `table.folder` has it; None for none."""
-    if CELL.fullmatch(images[0]):
+    # What a stranger's table names elsewhere is not asked for: `init` says that it is outside.
+    if CELL.fullmatch(images[0]) or any("://" in one or one.startswith("/") for one in images):
         return ""
     own = name.rpartition("/")[0]
     candidates = ["", own, *_folders(root)]

@@ -125,7 +125,8 @@ def bounded(
         size = min(size, sum(one.bytes for one in group)) if columns is not None else size
         rows = min(GROUP_ROWS, left // max(1, size))
         if rows > 0:
-            for part in file.iter_batches(rows, [number], listed, use_threads=False):
+            for batch in file.iter_batches(rows, [number], listed, use_threads=False):
+                part = _decoded(batch)
                 left -= part.nbytes
                 if left <= 0:
                     break
@@ -137,6 +138,22 @@ def bounded(
             )
     schema = file.schema_arrow if not parts else parts[0].schema
     return pa.Table.from_batches(parts, schema)
+
+
+def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch with each text as often as it stands in rows, as Python's objects have it.
+
+    A dictionary has it once, whose bytes say nothing of the memory that its rows will take. Raises
+    ValueError for one within a list or an object.
+    """
+    for name, kind in zip(batch.schema.names, batch.schema.types, strict=True):
+        if not pa.types.is_dictionary(kind) and "dictionary<" in str(kind):
+            raise ValueError(f"the column {name} has a dictionary within it")
+    columns = [
+        column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def write_rows(path: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> bytes:

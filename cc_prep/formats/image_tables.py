@@ -33,8 +33,9 @@ ROW = "#row="  # between a table and the number of a row
 REFERENCE = re.compile(r"(.+\.parquet)#row=([0-9]{1,12}),(.+)", re.DOTALL)
 ELEMENT = re.compile(r"(.+)\[([0-9]{1,6})\]", re.DOTALL)
 BYTES = "bytes"  # of the struct of an image
-BATCH_BYTES, BATCH_ROWS = 64 << 20, 64  # that are read at once, one image at least
-HELD_BYTES = 256 << 20  # of what was read last: threads ask for neighbouring rows
+BATCH_BYTES, BATCH_ROWS = 32 << 20, 64  # that are read at once, one image at least
+HELD_BYTES = 64 << 20  # of what was read last: threads ask for neighbouring rows
+MAX_IMAGES = 1 << 24  # of a column in a group; a few bytes may stand for as many nulls as they like
 NO_TABLE = "Fetch it again; it is no whole Parquet file"
 NOT_ITS_FAULT = (UserError, JobFailed, MemoryError)  # of a name, a store or this machine
 
@@ -204,6 +205,8 @@ class _Reader:
     def __init__(self, table: _Table, group: int, leaf: str) -> None:
         self.next, self.end = table.starts[group], table.starts[group + 1]
         chunk = next(one for one in table.groups[group] if one.path == leaf)
+        if chunk.values > MAX_IMAGES:
+            raise ValueError(f"{chunk.values:,} images in a group of rows")
         self._batches: Iterator[pa.RecordBatch] = table.file.iter_batches(
             _rows_at_once(chunk), [group], [leaf], use_threads=False
         )

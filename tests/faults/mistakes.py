@@ -60,8 +60,12 @@ MISTAKES = (
     "cc-prep init mine --root empty",
     "cc-prep init clevr --root data",
     "cc-prep init mine --root own/columns",
+    "cc-prep init mine --root own/images",
+    "cc-prep inspect own --root own/images --set table.file=list.csv "
+    '--set table.columns={"before":image,"after":image2}',
     "cc-prep split clevr --root data",
     "cc-prep split own --root own/good --shares train",
+    "cc-prep split own --root own/good --write",
     "cc-prep inspect own --root own/split --set split_file=splits.json --set splits=[train]",
     # weights
     "cc-prep interpolate synth --root data --out new --set interpolate.weights=rife-v9",
@@ -184,6 +188,7 @@ def prepare(folder: Path, synth_root: Path, prep: Callable[..., Done]) -> None:
     (folder / "latin.yaml").write_bytes("name: caf\xe9".encode("latin1"))
     tables = {
         "columns/pairs.csv": "vorher,nachher\na,b\n", "empty/pairs.csv": "before,after\n",
+        "images/list.csv": "image1,image2\na.png,b.png\n",
         "kind/pairs.csv": "before,after,kind\na,b,maybe\n",
         "outside/pairs.csv": "before,after\n../../a.png,b.png\n",
         "two/pairs.csv": "before,after\na,b\n", "two/pairs.jsonl": '{"before": "a"}',

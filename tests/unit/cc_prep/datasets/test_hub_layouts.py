@@ -17,6 +17,7 @@ from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 from tests import hub_tables
 from tests.dataset_factory import image, write
 from tests.hub_tables import SENTENCES
+from tests.server_factory import DatasetHub, serving
 
 
 def found(make: Callable[[Path], None], root: Path) -> tuple[Recognised, list[ImagePair]]:
@@ -177,17 +178,22 @@ def test_values_that_are_no_text_are_not_printed(tmp_path: Path) -> None:
         assert len(str(caught.value)) < 500
 
 
-def test_a_store_has_tables_too(tmp_path: Path) -> None:
-    """Keeps away: tables of the hub that only a disk can hold (`hf://` is such a store)."""
-    import fsspec
-
+def test_a_data_set_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: tables that only a disk can hold, and all of a file for one image of it."""
+    hub = pytest.importorskip("huggingface_hub")
     hub_tables.diffspot(tmp_path / "d")
-    store = fsspec.filesystem("memory")
-    store.put(str(tmp_path / "d"), "/hub", recursive=True)
-    try:
-        recognised = detect_layout.recognise("mine", "memory://hub")
+    paths = (path for path in (tmp_path / "d").rglob("*") if path.is_file())
+    files = {path.relative_to(tmp_path / "d").as_posix(): path.read_bytes() for path in paths}
+    hub.HfFileSystem.clear_instance_cache()
+    with serving(DatasetHub(files)) as server:
+        monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(hub.constants, "ENDPOINT", server.address)
+        template = server.address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        root = "hf://datasets/own/pairs"
+        recognised = detect_layout.recognise("mine", root)
         assert recognised.pairs == {"train": 8, "test": 3}
         pairs = datasets.pairs(recognised.settings, "test")
-        assert datasets.LoadedPairs("memory://hub", pairs, None)[0].before.shape[2] == 3
-    finally:
-        store.rm("/hub", recursive=True)
+        [*loaded] = datasets.LoadedPairs(root, pairs, None)
+    assert [one.before.shape for one in loaded] == [(32, 32, 3)] * 3
+    hub.HfFileSystem.clear_instance_cache()

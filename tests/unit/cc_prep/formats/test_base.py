@@ -62,6 +62,26 @@ def test_long_equal_texts_are_refused_while_they_are_read(monkeypatch: pytest.Mo
     assert len(base.read_rows(few.getvalue(), None, "x")) == 50
 
 
+def test_a_dictionary_counts_as_often_as_it_stands_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: 47 kB of a category column that become gigabytes of Python's texts."""
+    monkeypatch.setattr(base, "MAX_TABLE_BYTES", 10_000_000)
+    texts = pa.array(["x" * 100_000, "y"])
+    long = pa.DictionaryArray.from_arrays(pa.array([0] * 200, pa.int32()), texts)
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"t": long}), buffer)
+    with pytest.raises(DamagedShard, match="x: its 200 rows of 200 values would take"):
+        base.read_rows(buffer.getvalue(), None, "x")
+    short = pa.DictionaryArray.from_arrays(pa.array([1, 1], pa.int32()), texts)
+    few = io.BytesIO()
+    pq.write_table(pa.table({"t": short}), few)
+    assert base.read_rows(few.getvalue(), None, "x") == [{"t": "y"}] * 2
+    nested = io.BytesIO()
+    offsets = pa.array([0, 1, 2], pa.int32())
+    pq.write_table(pa.table({"t": pa.ListArray.from_arrays(offsets, short)}), nested)
+    with pytest.raises(DamagedShard, match="x: the column t has a dictionary within it"):
+        base.read_rows(nested.getvalue(), None, "x")
+
+
 def test_a_column_that_is_not_there_is_named() -> None:
     with pytest.raises(DamagedShard, match=r"^x: lacks the column count$"):
         base.read_rows(table(key=["a"]), SCHEMA, "x")
