@@ -77,6 +77,8 @@ def request(
     """A request as a browser sends it to the server of this machine."""
     lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1"]
     if method == "POST":
-        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+        lines += [f"Content-Length: {len(body)}"]
+        if "Content-Type" not in dict(headers):
+            lines += ["Content-Type: application/json"]
     lines += [f"{name}: {value}" for name, value in headers]
     return "\r\n".join([*lines, "", ""]).encode() + body

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from cc_train.cli.options import beams_option, device_option, shards_option
 
 if TYPE_CHECKING:
     from cc_prep.manifest import ImageValues
-    from cc_train.captioner import Caption, CaptionModel, Change
+    from cc_train.captioner import Caption, CaptionModel
     from cc_train.pretrained import Captioner
 
 
@@ -174,7 +174,10 @@ def caption(
     one = captioner(*images, beams=beams, **given)
     if mask is not None or overlay is not None:
         overlays.write(one, images, mask, overlay, reading)
-    echo(_line(*images, one, as_json, many=False))
+    if as_json:
+        echo(_json_line(*images, one, captioner))
+    else:
+        echo(_text(one))
 
 
 def _caption_scene(
@@ -214,7 +217,7 @@ def _caption_scene(
     if geojson is not None:
         with progress_bar("tiles") as progress:
             changed, of = scene_captions.write_geojson(
-                captioner, scene, geojson, side=side, overlap=overlap, beams=beams, row=_row,
+                captioner, scene, geojson, side=side, overlap=overlap, beams=beams, row=_tile_row,
                 progress=progress,
             )  # fmt: skip
         echo(f"{geojson}: {changed:,} of {of:,} tiles changed")
@@ -225,7 +228,7 @@ def _caption_scene(
             box = list(one.tile.box)
             if as_json:
                 polygons = {} if one.mask is None else {"polygons": one.polygons}
-                row = {"box": box, **_row(one.caption), **polygons}
+                row = {"box": box, **_tile_row(one.caption), **polygons}
                 echo(json.dumps(row, ensure_ascii=False))
             else:
                 echo(f"{','.join(map(str, box))}\t{_text(one.caption)}")
@@ -261,7 +264,8 @@ def _caption_listed(
         outcomes = captioner.caption_each(part, beams=beams, **reading)
         for number, (pair, one) in enumerate(zip(part, outcomes, strict=True), first + 1):
             if isinstance(one, Caption):
-                echo(_line(*pair, one, as_json, many=True))
+                line = f"{pair[0]}\t{pair[1]}\t{_text(one)}"
+                echo(_json_line(*pair, one, captioner) if as_json else line)
                 continue
             failed += 1
             echo(f"pair {number}: {one}", err=True)
@@ -302,6 +306,7 @@ def _caption_samples(
     """Prints the captions of samples of training shards, each beside its references."""
     from cc_prep.console import on_stderr
     from cc_prep.formats import coco as reference_files
+    from cc_train.caption_rows import row
     from cc_train.data import shard_index
     from cc_train.evaluation.predict import check, predict
 
@@ -313,18 +318,27 @@ def _caption_samples(
         if as_json:
             entry = by_key[sample.key]
             names = reference_files.own_names(entry.image_id or entry.key, entry.meta())
-            row = {"key": sample.key, **names, **_row(one), "references": references}
-            echo(json.dumps(row, ensure_ascii=False))
+            said = row(one, captioner.inputs.mask_classes)
+            value = {"key": sample.key, **names, **said, "references": references}
+            echo(json.dumps(value, ensure_ascii=False))
             continue
         echo(f"{sample.key}: {_text(one)}")
         for reference in references:
             echo(f"    reference: {reference}")
 
 
-def _line(before: str, after: str, caption: Caption, as_json: bool, many: bool) -> str:
-    if not as_json:
-        return f"{before}\t{after}\t{_text(caption)}" if many else _text(caption)
-    return json.dumps({"before": before, "after": after, **_row(caption)}, ensure_ascii=False)
+def _json_line(before: str, after: str, caption: Caption, captioner: Captioner) -> str:
+    from cc_train.caption_rows import row
+
+    said = row(caption, captioner.inputs.mask_classes)
+    return json.dumps({"before": before, "after": after, **said}, ensure_ascii=False)
+
+
+def _tile_row(caption: Caption) -> dict[str, Any]:
+    """What is said of a tile: its polygons are the places of its mask."""
+    from cc_train.caption_rows import row
+
+    return row(replace(caption, mask=None))
 
 
 def _text(caption: Caption) -> str:
@@ -333,28 +347,6 @@ def _text(caption: Caption) -> str:
         return caption.text
     # 100 % would be certainty, which no calibration gives.
     return f"{caption.text}\t{min(99, round(100 * caption.confidence))} %"
-
-
-def _row(caption: Caption) -> dict[str, Any]:
-    row: dict[str, Any] = {"caption": caption.text}
-    if caption.confidence is not None:
-        row["confidence"] = round(caption.confidence, 4)
-    if caption.changes is not None:
-        row["changes"] = [_change(one) for one in caption.changes]
-    if caption.beams:
-        row["beams"] = [{"caption": text, "score": score} for text, score in caption.beams]
-    return row
-
-
-def _change(change: Change) -> dict[str, Any]:
-    """A change as JSON: what is known of it, boxes as shares of the image's width and height."""
-    row = {name: value for name, value in asdict(change).items() if value}
-    for end in ("before", "after"):
-        if end in row:
-            row[end] = [round(edge, 4) for edge in row[end]]
-    if "score" in row:
-        row["score"] = round(row["score"], 4)
-    return row
 
 
 @click.command()
@@ -413,6 +405,13 @@ def imagine(**options: Any) -> None:
 @click.option(
     "--fetch", is_flag=True, help="Let the server ask the addresses that these lists name."
 )
+@click.option(
+    "--token",
+    metavar="TEXT",
+    envvar="CC_TRAIN_TOKEN",
+    show_envvar=True,
+    help="What programs must send as `Authorization: Bearer TEXT`, and browsers as password.",
+)
 @device_option
 def serve(
     *,
@@ -423,6 +422,7 @@ def serve(
     collect: str | None,
     pairs: str | None,
     fetch: bool,
+    token: str | None,
     device: str,
 ) -> None:
     """Serves a page for the browser that captions two images.
@@ -431,7 +431,8 @@ def serve(
     beams, confidence and, if the captioner provides them, the attention of each word and the
     imagined frames. No request leaves the machine, unless --fetch allows it. --collect makes a data
     set of your own pairs: a table (pairs.jsonl) and LevirCCcaptions.json. --examples and --pairs
-    take what `cc-train caption --pairs` takes. Needs the extra [serve].
+    take what `cc-train caption --pairs` takes. Programs ask for captions at /v1/caption, as
+    /v1/openapi.json says. Needs the extra [serve].
 
     \b
     Examples:
@@ -440,7 +441,7 @@ def serve(
     """
     from cc_prep import extras
 
-    for module in ("starlette", "uvicorn"):
+    for module in ("starlette", "uvicorn", "python_multipart"):
         extras.require(module, "cc-train serve", "serve")
     from cc_train.serve.server import make
 
@@ -455,10 +456,12 @@ def serve(
         collect=collect,
         fetch=fetch,
         device=device,
+        token=token,
     ) as server:
         echo(f"{server.service.name}: {server.url} (Ctrl-C ends it)")
         if not server.is_local:
-            echo("everybody who reaches this address can use the page")
+            who = "everybody who reaches this address" if token is None else "who has the token"
+            echo(f"{who} can use the page")
         try:
             server.serve_forever()
         except KeyboardInterrupt:

@@ -1,7 +1,8 @@
-"""What the page can ask for: its files, examples, captions, and the collected pairs.
+"""What the page can ask for: its files, examples, captions, and the collected pairs; and programs.
 
 A request must name this server as its host, and what changes something must come from its own page
-as JSON. No other web site that the user has open can read or write here, or show an image of here.
+as JSON, or from a program. No other web site that the user has open can read or write here, or show
+an image of here.
 
 Whatever is asked, the memory stays bounded: by the connections and their time (`connections`), by
 the bytes of all bodies that are held at once, and by the few requests that are worked on at once.
@@ -11,9 +12,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hmac
 import json
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from importlib import resources
 from typing import Any
@@ -28,9 +30,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from cc_prep import strict_json
+from cc_prep import __version__, strict_json
 from cc_prep.errors import JobFailed, RejectedPair, UserError
 from cc_prep.media import images, video
+from cc_train.pretrained import Captioner
+from cc_train.serve import api
 from cc_train.serve.captions import CaptionService
 from cc_train.serve.collection import Collection, Row
 from cc_train.serve.waiting import TYPES, Pair, Waiting
@@ -47,6 +51,9 @@ PAGE = {
     "/collect.js": ("collect.js", "text/javascript; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
 }
+FILES = {**PAGE, "/v1/openapi.json": ("openapi.json", api.JSON)}
+HEALTH = "/health"
+API = {"/v1/caption": api.caption, "/v1/captions": api.captions}
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -56,10 +63,13 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-JSON = "application/json"
+JSON = api.JSON
 OTHER_NAME = "this server has another name. Use its address, or start it with --host NAME"
 FAULT = "The server failed. The terminal of cc-train serve shows why"
 FULL = "the server is busy with other images. Try again"
+NO_TOKEN = "this server wants its token. Send it as Authorization: Bearer TOKEN"
+
+_Work = Callable[[Captioner, str, bytearray], dict[str, Any]]
 
 
 class Application:
@@ -68,6 +78,7 @@ class Application:
     Args:
         service, examples, queue, collection: As of `Server`.
         is_called: Whether a `Host` names it.
+        token: What all requests but HEALTH must name; None for a server that everybody may ask.
     """
 
     def __init__(
@@ -77,6 +88,7 @@ class Application:
         queue: Sequence[Pair],
         collection: Collection | None,
         is_called: Callable[[str], bool],
+        token: str | None = None,
     ) -> None:
         self.service, self.collection = service, collection
         self.waiting = Waiting(queue)
@@ -85,15 +97,17 @@ class Application:
         self._working, self._captioning = CapacityLimiter(MAX_WORKERS), CapacityLimiter(1)
         self.asgi = Starlette(
             routes=[
-                *(Route(path, self._file) for path in PAGE),
+                *(Route(path, self._file) for path in FILES),
                 Route("/about", self._about),
                 Route("/caption", self._caption, methods=["POST"]),
                 Route("/pairs", self._rows),
                 Route("/pairs", self._put, methods=["POST"]),
                 Route("/pairs/remove", self._remove, methods=["POST"]),
+                Route(HEALTH, self._health),
+                *(Route(path, self._program(work), methods=["POST"]) for path, work in API.items()),
                 Route("/{kind}/{which}/{side}", self._image),
             ],
-            middleware=[Middleware(_Guard, is_called=is_called)],
+            middleware=[Middleware(_Guard, is_called=is_called, token=token)],
             exception_handlers={
                 UserError: self._mistake,
                 _Refused: self._refusal,
@@ -114,11 +128,31 @@ class Application:
         }
 
     async def _file(self, request: Request) -> Response:
-        name, kind = PAGE[request.url.path]
+        name, kind = FILES[request.url.path]
         return _Answer((resources.files("cc_train.serve") / "page" / name).read_bytes(), kind)
 
     async def _about(self, request: Request) -> Response:
         return await self._answer(request, lambda: (_json(self.about()), JSON))
+
+    async def _health(self, request: Request) -> Response:
+        """That it answers. No thread makes this: it is told while others wait for captions."""
+        told = {"status": "ok", "captioner": self.service.name, "version": __version__}
+        return _Answer(_json(told), JSON)
+
+    def _program(self, work: _Work) -> Callable[[Request], Awaitable[Response]]:
+        """What answers a program's request."""
+
+        async def answer(request: Request) -> Response:
+            body = await self._body(request, (api.JSON, api.FORM))
+            content_type = request.headers["Content-Type"]
+            captioner = self.service.captioner
+            return await self._answer(
+                request,
+                lambda: (_json(work(captioner, content_type, body)), JSON),
+                self._captioning,
+            )
+
+        return answer
 
     async def _rows(self, request: Request) -> Response:
         rows = self._collected().rows
@@ -192,14 +226,15 @@ class Application:
         self._hold(request, len(body))
         return _Answer(body, kind)
 
-    async def _body(self, request: Request) -> bytearray:
-        """The body of a request from our own page."""
+    async def _body(self, request: Request, kinds: Sequence[str] = (JSON,)) -> bytearray:
+        """The body of a request from our own page or a program, of one of some media types."""
         origin = request.headers.get("Origin")
         if origin is not None and origin != f"http://{request.headers.get('Host')}":
             raise _Refused(HTTPStatus.FORBIDDEN, "this request comes from another page")
         kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        if kind != JSON:
-            raise _Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send JSON")
+        if kind not in kinds:
+            wanted = "JSON" if len(kinds) == 1 else "JSON or a form"
+            raise _Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"send {wanted}")
         length = request.headers.get("Content-Length")  # h11 has checked that it is a number
         if length is None or "Transfer-Encoding" in request.headers:  # which overrides it
             raise _Refused(HTTPStatus.LENGTH_REQUIRED, "send the length of the request")
@@ -244,17 +279,40 @@ class Application:
 
 
 class _Guard:
-    """Keeps away pages of others whose name was made to mean this machine."""
+    """Keeps away pages of others whose name was made to mean this machine, and who has no token.
 
-    def __init__(self, app: ASGIApp, is_called: Callable[[str], bool]) -> None:
-        self.app, self.is_called = app, is_called
+    A browser has no way to send a bearer token. It asks its user for a password, which is the
+    token, with any name.
+    """
+
+    def __init__(self, app: ASGIApp, is_called: Callable[[str], bool], token: str | None) -> None:
+        self.app, self.is_called, self.token = app, is_called, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with contextlib.ExitStack() as scope["answered"]:
-            if self.is_called(Request(scope).headers.get("Host", "")):
-                await self.app(scope, receive, send)
+            request = Request(scope)
+            if not self.is_called(request.headers.get("Host", "")):
+                answer: ASGIApp = _error(HTTPStatus.FORBIDDEN, OTHER_NAME)
+            elif not self._may_ask(request):
+                answer = _error(HTTPStatus.UNAUTHORIZED, NO_TOKEN)
+                is_page = not request.url.path.startswith("/v1/")
+                answer.headers["WWW-Authenticate"] = "Basic" if is_page else "Bearer"
             else:
-                await _error(HTTPStatus.FORBIDDEN, OTHER_NAME)(scope, receive, send)
+                answer = self.app
+            await answer(scope, receive, send)
+
+    def _may_ask(self, request: Request) -> bool:
+        if self.token is None or request.url.path == HEALTH:
+            return True
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "basic":
+            try:
+                given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+            except ValueError:  # binascii.Error, or no UTF-8
+                return False
+        elif scheme.lower() != "bearer":
+            return False
+        return hmac.compare_digest(given.encode(), self.token.encode())
 
 
 class _Answer(Response):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 import threading
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ from cc_train.serve.waiting import Pair
 from cc_train.sharing import hub
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
+TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{16,1000}")  # what a header of RFC 6750 can carry
+TOKEN_REMEDY = "Give 16 or more of A-Z a-z 0-9 . _ ~ + / = -, such as `openssl rand -hex 16` prints"
 
 
 class Server:
@@ -34,9 +37,10 @@ class Server:
         queue: Pairs of the user's that wait for captions.
         collection: Where captions go; None where none are collected.
         port: 0 takes any.
+        token: What requests must name; None where everybody who reaches the server may ask.
 
     Raises:
-        UserError: For a port that is taken or a host that is not here.
+        UserError: For a port that is taken, a host that is not here, and a token of no use.
     """
 
     def __init__(
@@ -47,11 +51,14 @@ class Server:
         collection: Collection | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
+        token: str | None = None,
     ) -> None:
+        if token is not None and not TOKEN.fullmatch(token):
+            raise UserError("the token is too short, or has other characters", TOKEN_REMEDY)
         self.service, self.collection = service, collection
         self.is_local = host in LOCAL
         self.names = {*LOCAL} if self.is_local else {*LOCAL, host.lower(), _machine()}
-        self.application = Application(service, examples, queue, collection, self.is_called)
+        self.application = Application(service, examples, queue, collection, self.is_called, token)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._socket = socket.create_server((host, port), family=family)
@@ -141,6 +148,7 @@ def make(
     collect: str | None,
     fetch: bool,
     device: str,
+    token: str | None = None,
 ) -> Server:
     """The server, which does not answer yet. Raises UserError.
 
@@ -151,7 +159,7 @@ def make(
     queue = [] if pairs is None else _listed(Path(pairs), fetch)
     collection = None if collect is None else Collection(Path(collect))
     service = CaptionService(Captioner.from_pretrained(run, device=device), hub.name_of(run))
-    return Server(service, offered, queue, collection, host, port)
+    return Server(service, offered, queue, collection, host, port, token)
 
 
 def _listed(path: Path, fetch: bool) -> list[Pair]:

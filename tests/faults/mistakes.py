@@ -132,6 +132,7 @@ MISTAKES = (
     "cc-train imagine run a.png b.png --out strip.png",
     "cc-train serve nowhere",
     "cc-train serve --pairs own",
+    "cc-train serve --port 0 --token secret",
     "cc-train caption run a.png b.png",
     "cc-train caption nowhere a.png b.png",
     "cc-train caption captioner_mini a.png b.png",

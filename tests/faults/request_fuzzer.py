@@ -50,6 +50,7 @@ PIECES = (
 PATHS = (
     *["/", "/page.css", "/queue/0/before", "/examples/1/after", "/pairs"] * 4,
     "/page.js", "/about", "/pairs", "/queue/0/before", "/queue/1/after", "/queue/2/before",
+    "/health", "/v1/openapi.json", "/v1/caption", "/v1/captions", "/v1/../about",
     "/queue/3/before", "/queue/4/after", "/examples/0/before", "/pairs/a/before", "/pairs/b/after",
     "/../secret.txt", "/%2e%2e/secret.txt", "/queue/..%2fsecret.txt/before", "/queue/-1/before",
     "/queue/0/before?x=../../etc/passwd", "/pairs/..%2f..%2fsecret/before", "//secret.txt", "*",
@@ -109,9 +110,44 @@ class Attack:
             content[self.random.choice([*content, "replaces"])] = self.value()
         return json.dumps(content).encode()
 
+    def asked(self) -> bytes:
+        """A program's request for captions, which is right or has something else in a few places.
+
+        It is JSON of a pair or of a batch, or a form.
+        """
+        images = [SMALL, SMALL, self.random.choice([SMALL, BOMB, SMALL[:60], b"", b"GIF89a"])]
+        pairs: list[object] = [
+            {side: base64.b64encode(self.random.choice(images)).decode() for side in SIDES}
+            for _ in range(self.random.choice([1, 2, 2, 40]))
+        ]
+        content: dict[str, object] = {"beams": self.random.choice([1, 2]), "mask": True}
+        if self.random.random() < 0.3:
+            pairs[self.random.randrange(len(pairs))] = self.value()
+        if self.random.random() < 0.3:
+            content[self.random.choice(["beams", "mask", "x"])] = self.value()
+        if self.random.random() < 0.4:
+            return request("POST", "/v1/captions", json.dumps({**content, "pairs": pairs}).encode())
+        if self.random.random() < 0.5 and isinstance(pairs[0], dict):
+            return request("POST", "/v1/caption", json.dumps({**content, **pairs[0]}).encode())
+        names = ["before", "after", *content, *self.random.choice([[], ["before"], ["y" * 5000]])]
+        body = b""
+        for name in names:
+            value = self.random.choice(images) if name in SIDES else json.dumps(self.value())
+            file = self.random.choice(['; filename="a.png"', "", "; filename*=UTF-8''a%00"])
+            body += f'--line\r\nContent-Disposition: form-data; name="{name}"{file}\r\n'.encode()
+            body += self.random.choice([b"", b"Content-Transfer-Encoding: base64\r\n", b"X: y\r\n"])
+            body += b"\r\n" + (value if isinstance(value, bytes) else value.encode()) + b"\r\n"
+        kind = self.random.choice(["boundary=line", 'boundary="line"', "", "boundary=" + "x" * 300])
+        ends = self.random.choice([b"--line--\r\n", b"", b"--line"])
+        headers = (("Content-Type", f"multipart/form-data; {kind}"),)
+        return request("POST", "/v1/caption", body + ends, headers)
+
     def right(self) -> bytes:
         """A request of a form that the server knows."""
-        if self.random.random() < 0.4:
+        kind = self.random.random()
+        if kind < 0.2:
+            return self.asked()
+        if kind < 0.45:
             path = self.random.choice(["/caption", "/pairs", "/pairs/remove"])
             return request("POST", path, self.body())
         return request(self.random.choice(METHODS), self.random.choice(PATHS))
@@ -278,6 +314,9 @@ class Target:
         pair = {side: {"name": "a", "data": base64.b64encode(SMALL).decode()} for side in SIDES}
         body = json.dumps(pair).encode()
         caption = self._answer(request("POST", "/caption", body, (("Connection", "close"),)))
+        assert json.loads(caption.body)["caption"]
+        program = json.dumps({side: base64.b64encode(SMALL).decode() for side in SIDES}).encode()
+        caption = self._answer(request("POST", "/v1/caption", program, (("Connection", "close"),)))
         assert json.loads(caption.body)["caption"]
         Collection(self.folder / "mine").rows()
         process = psutil.Process(self.process.pid)
