@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import overload
 
 import numpy as np
+import PIL.Image
 import torch
 
 from cc_prep.errors import JobFailed, UserError
@@ -21,6 +23,7 @@ from cc_train.sharing import export, hub
 from cc_train.training.settings import pick_device
 
 Pair = tuple[Image, Image]
+BATCH_DIMENSIONS = 5  # of an array of pairs
 
 
 class Captioner:
@@ -54,6 +57,11 @@ class Captioner:
         """
         folder = hub.locate(os.fspath(path), revision)
         return cls(loading.of_run(stored_run.read(folder), path, pick_device(device)), folder)
+
+    def __repr__(self) -> str:
+        height, width = self.inputs.size
+        name, kind = hub.name_of(str(self.folder)), type(self.model).__name__
+        return f"<Captioner {name}: {kind}, {width}×{height} px, {self.device}>"
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
         """Writes the captioner as `cc-train export` does, without measuring it; the folder.
@@ -106,7 +114,7 @@ class Captioner:
     @overload
     def __call__(
         self,
-        pairs: Sequence[Pair],
+        pairs: Iterable[Pair],
         /,
         *,
         beams: int = 1,
@@ -119,7 +127,7 @@ class Captioner:
 
     def __call__(
         self,
-        before: Image | Sequence[Pair],
+        before: Image | Iterable[Pair],
         after: Image | None = None,
         /,
         *,
@@ -136,7 +144,9 @@ class Captioner:
             before, after: Images as `cc_train.data.image_pairs.Image` has them: paths, URLs, arrays
                 [H, W, 3] RGB, [H, W] grey or [H, W, bands], PIL images. Both images of a pair have
                 one size, unless `resize` is given; they are resized to `inputs.size`. In place of
-                both, `before` may be a list of such pairs.
+                both, `before` may be pairs: a list or any iterable of (before, after), such as
+                `zip(befores, afters)`, of which one batch is read at a time, or an array
+                [B, 2, H, W, 3].
             beams: 1 is greedy; more fills `Caption.beams`, and gives no confidence, which is that
                 of greedy sentences.
             batch_size: Pairs that go through the network at once. A mask, where the system gives
@@ -158,8 +168,8 @@ class Captioner:
         reading = Reading.of(bands, scale, register, resize)
         if after is not None:
             return self._captions([(before, after)], beams, reading)[0]  # type: ignore[list-item]
-        pairs = _listed(before)
-        batches = (pairs[first : first + batch_size] for first in range(0, len(pairs), batch_size))
+        pairs = _each(before)
+        batches = iter(lambda: list(itertools.islice(pairs, batch_size)), [])
         return [caption for batch in batches for caption in self._captions(batch, beams, reading)]
 
     def caption_each(
@@ -197,10 +207,27 @@ class Captioner:
         return self.model.caption(torch.from_numpy(pixels).to(self.device), beams)
 
 
-def _listed(pairs: object) -> list[Pair]:
-    """A list of pairs, each known to be two of something. Raises UserError."""
-    if isinstance(pairs, list | tuple) and all(
-        isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs
-    ):
-        return [(before, after) for before, after in pairs]
-    raise UserError("one image, or no list of pairs", "Give before and after, or [(before, after)]")
+def _each(pairs: object) -> Iterator[Pair]:
+    """Pairs, each known to be two of something; all of a list are, before the first is read.
+
+    Raises:
+        UserError: For what is no list of pairs, and while others are read.
+    """
+    is_image = isinstance(pairs, str | os.PathLike | PIL.Image.Image)
+    is_image |= isinstance(pairs, np.ndarray) and pairs.ndim != BATCH_DIMENSIONS
+    if is_image or not isinstance(pairs, Iterable):
+        raise _no_pairs()
+    each = map(_pair, pairs)
+    return iter(list(each)) if isinstance(pairs, Sequence) else each
+
+
+def _pair(pair: object) -> Pair:
+    if not isinstance(pair, list | tuple | np.ndarray) or len(pair) != 2:
+        raise _no_pairs()
+    return pair[0], pair[1]
+
+
+def _no_pairs() -> UserError:
+    return UserError(
+        "one image, or no list of pairs", "Give before and after, or [(before, after)]"
+    )

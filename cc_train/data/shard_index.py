@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tarfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
@@ -86,21 +86,28 @@ class Entry:
 
 def read(patterns: Sequence[str]) -> list[Entry]:
     """All samples of some shards, in the order given. Raises UserError."""
-    entries_of_all: list[Entry] = []
-    indices: dict[str, dict[str, list[Entry]] | None] = {}
-    for path in expand(patterns):
-        folder, _, name = path.rpartition("/")
-        if folder not in indices:
-            indices[folder] = _indexed(folder)
-        indexed = (indices[folder] or {}).get(name)
-        entries = _scanned(path) if indexed is None else indexed
-        if indexed and storage.size(path) < indexed[-1].offset + indexed[-1].bytes + END_MARK:
-            raise UserError(f"{path}: is cut short", ADVICE)
-        entries_of_all += entries
+    entries_of_all = list(chain.from_iterable(_by_shard(expand(patterns))))
     if not entries_of_all:
         raise UserError(f"{', '.join(patterns)}: no samples", ADVICE)
     _require_distinct_keys(entries_of_all)
     return entries_of_all
+
+
+def count(paths: Sequence[str]) -> int:
+    """How many samples some shards have. Raises UserError."""
+    return sum(map(len, _by_shard(paths)))
+
+
+def _by_shard(paths: Sequence[str]) -> Iterator[list[Entry]]:
+    indices: dict[str, dict[str, list[Entry]] | None] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if folder not in indices:
+            indices[folder] = _indexed(folder)
+        indexed = (indices[folder] or {}).get(name)
+        if indexed and storage.size(path) < indexed[-1].offset + indexed[-1].bytes + END_MARK:
+            raise UserError(f"{path}: is cut short", ADVICE)
+        yield _scanned(path) if indexed is None else indexed
 
 
 def metas(entries: Sequence[Entry]) -> list[dict[str, Any]]:

@@ -13,13 +13,47 @@ from webdataset.compat import FluidInterface
 from cc_prep.errors import UserError
 from cc_prep.formats import sequences, tar, training_shards
 from cc_prep.formats.tar import DamagedShard
+from cc_prep.words import counted
+from cc_train.data import shard_index
 from cc_train.data.sequence_index import expand
 
 MAX_WORKERS = 1024  # of a loader, whose epochs are counted
 
 
+# Methods of a pipeline that give a sample for each sample.
+ONE_FOR_ONE = ("shuffle", "map", "map_dict", "map_tuple", "to_tuple", "rename")
+
+
 class ShardPipeline(webdataset.DataPipeline, FluidInterface):
-    """A pipeline with the methods of `webdataset.WebDataset`: shuffle, batched, to_tuple, …"""
+    """A pipeline with the methods of `webdataset.WebDataset`: shuffle, batched, to_tuple, …
+
+    `len()` is the number of samples of all shards, also where several processes or the workers of a
+    loader share them; it raises TypeError after methods that change the number of samples.
+
+    Args:
+        paths: Its shards.
+    """
+
+    def __init__(self, paths: Sequence[str], *stages: Any) -> None:
+        super().__init__(*stages)
+        self.paths = paths
+        self._stages = len(self.pipeline)
+        self._count: int | None = None
+
+    def __len__(self) -> int:
+        known = [getattr(filters, name).f for name in ONE_FOR_ONE]
+        added = self.pipeline[self._stages :]
+        if self.repetitions != 1 or any(getattr(one, "f", None) not in known for one in added):
+            raise TypeError("how many samples such a pipeline gives is not known")
+        if self._count is None:
+            self._count = shard_index.count(self.paths)
+        return self._count
+
+    def __bool__(self) -> bool:
+        return True  # and its samples are not counted
+
+    def __repr__(self) -> str:
+        return f"<open_shards: {counted(len(self.paths), 'shard')}>"
 
 
 class _Shuffled(filters.detshuffle):
@@ -78,7 +112,7 @@ def open_shards(
         *([_Shuffled(shardshuffle, seed)] if shardshuffle else []),
         _samples,
     ]
-    return ShardPipeline(*stages)
+    return ShardPipeline(paths, *stages)
 
 
 def _samples(sources: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ import pytest
 
 from cc_prep import datasets, manifest
 from cc_prep.steps import interpolate
-from tests import dataset_factory
+from tests import dataset_factory, shard_factory
 from tests.conftest import ROOT
 
 DOCUMENTS = sorted(
@@ -147,3 +147,16 @@ def test_the_interpolator_of_the_page_works() -> None:
     frames = names["Hold"]().interpolate_batch(before, after, 2)
     assert frames.shape == (2, 5, 4, 4, 3)
     assert [int(frame.max()) for frame in frames[0]] == [0, 0, 9, 9, 9]
+
+
+def test_the_loader_of_the_page_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Keeps away: a page whose code no longer runs."""
+    shard_factory.write_greys(tmp_path / "out/mine/shards", 5)
+    code = code_blocks("docs/api/python.md")[1]
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith("<Captioner captioner-mini:")
+    assert len(lines) == int(first.split()[-1]) == 5

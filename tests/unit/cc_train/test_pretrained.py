@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 import cc_train
 from cc_prep.errors import UserError
 from cc_prep.synth import dataset
-from cc_train import Captioner
+from cc_train import Caption, Captioner
 from tests.commands import cc_train as command
 from tests.conftest import write_video
 from tests.network_factory import TALKATIVE_SIZE, Talkative
@@ -82,6 +83,32 @@ def test_lists_of_pairs_keep_their_order_whatever_the_batch(
     assert [one.text for one in captions] == [captioner(*pair).text for pair in pairs]
     assert [one.text for one in captions[1:]] == ["nothing changed"] * 2
     assert captioner([]) == []
+    arrays = [[np.asarray(PIL.Image.open(one).convert("RGB")) for one in pair] for pair in pairs]
+    assert captioner(np.array(arrays)) == captions
+    assert captioner(iter(pairs), batch_size=2) == captions
+
+
+def test_pairs_are_read_a_batch_at_a_time() -> None:
+    """Keeps away: all images of a data set in memory before the first caption."""
+    captioner, held = Captioner(Talkative(), Path()), []
+
+    def pairs() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for number in range(6):
+            held.append(number)
+            yield GREY, GREY
+
+    def caption(pixels: torch.Tensor, beams: int) -> list[Caption]:
+        held.append(-1)
+        return Talkative().caption(pixels, beams)
+
+    captioner.model.caption = caption  # type: ignore[method-assign]
+    assert len(captioner(pairs(), batch_size=3)) == 6
+    assert held == [0, 1, 2, -1, 3, 4, 5, -1]
+
+
+def test_a_captioner_says_what_it_is(captioner: Captioner) -> None:
+    """Keeps away: <cc_train.pretrained.Captioner object at 0x7f…> in a notebook."""
+    assert repr(captioner) == "<Captioner captioner-mini: PairCaptioner, 112×112 px, cpu>"
 
 
 def test_a_mask_comes_with_the_caption(scene: tuple[Path, Path, Path]) -> None:
@@ -118,6 +145,8 @@ GREY = np.zeros((32, 32), np.uint8)
         ((GREY, __file__), r"^[^ ]*: unreadable image \(no image in PNG.*\)\. Save it again"),
         (("clip.MP4", GREY), "clip.MP4: is a video. Name a frame of it: clip.MP4#frame=0"),
         ((GREY,), "one image"),
+        (("a.png",), "one image"),
+        ((np.stack([GREY, GREY]),), "one image"),
         (([(GREY, GREY), (GREY,)],), "no list of pairs"),
     ],
 )

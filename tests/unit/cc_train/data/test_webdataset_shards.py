@@ -40,6 +40,19 @@ def test_it_shuffles_batches_and_chains_as_webdataset_does(pattern: str) -> None
     assert batches[0][0].shape == (4, shard_factory.FRAMES, *shard_factory.GRID)
 
 
+def test_the_length_is_the_number_of_samples(tmp_path: Path) -> None:
+    """Keeps away: a length of batches that counts samples, and one that reads every image."""
+    patterns = [shard_factory.write_tokens(tmp_path, 3, split)[0] for split in ("train", "val")]
+    shards = open_shards(patterns, shardshuffle=2)
+    known = shards.shuffle(10).to_tuple("__key__", "json")
+    assert len(shards) == len(known) == len(list(shards)) == 12
+    assert len(torch.utils.data.DataLoader(known, batch_size=5)) == 3
+    for unknown in (known.batched(2), shards.select(bool), open_shards(patterns).repeat(2)):
+        with pytest.raises(TypeError, match="not known"):
+            len(unknown)
+    assert repr(shards) == "<open_shards: 2 shards>"
+
+
 def test_workers_share_the_shards(tmp_path: Path) -> None:
     """Keeps away: every worker of a loader that reads every shard."""
     patterns = [shard_factory.write_tokens(tmp_path, 1, split)[0] for split in ("train", "val")]
