@@ -29,6 +29,7 @@ BIN     := $(VENV)/bin
 SETUP   := $(VENV)/.setup-done
 BROWSER := $(VENV)/.browser-done
 JAVA    := $(VENV)/.java-done
+ORT_WEB := $(VENV)/onnxruntime-web/.done
 DOCS    := $(VENV)/.docs-done
 LOWEST  := $(VENV)-lowest/.setup-done
 
@@ -60,6 +61,17 @@ $(BROWSER): $(SETUP)
 	  $$sudo apt-get update -qq && \
 	  $$sudo apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } || { \
 	  echo "The tests need a Chromium on the PATH: install it by hand"; exit 1; }
+	@touch $@
+
+# A test captions in the browser with it. It is used from here alone, and in no package of ours.
+$(ORT_WEB): $(SETUP)
+	@command -v npm || { \
+	  sudo=$$([ "$$(id -u)" = 0 ] || echo sudo); \
+	  $$sudo apt-get update -qq && \
+	  $$sudo apt-get install -y -qq --no-install-recommends npm; } || { \
+	  echo "The tests need npm on the PATH: install it by hand"; exit 1; }
+	npm install --silent --no-audit --no-fund --ignore-scripts --prefix $(VENV)/onnxruntime-web \
+	  onnxruntime-web@1.30.0
 	@touch $@
 
 # METEOR is a Java program. Installed only where there is none; without it all else is scored.
@@ -206,11 +218,11 @@ photos-mini: $(SETUP)  ## train a comparison of photographs from nothing, and me
 assets: $(SETUP)  ## train the small default weights from nothing: ASSETS/weights
 	BIN=$(BIN) ASSETS='$(ASSETS)' sh tools/recipes/assets.sh
 
-test: $(SETUP) $(BROWSER) $(JAVA)  ## all tests, two files at a time
+test: $(SETUP) $(BROWSER) $(JAVA) $(ORT_WEB)  ## all tests, two files at a time
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # A CUDA build of torch among them: 9 GB on disk. To be run after a change of the dependencies.
-test-lowest: $(LOWEST) $(BROWSER) $(JAVA)  ## all tests with the lowest version of each dependency
+test-lowest: $(LOWEST) $(BROWSER) $(JAVA) $(ORT_WEB)  ## all tests with the lowest version of each dependency
 	$(VENV)-lowest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 $(LOWEST): pyproject.toml

@@ -6,6 +6,7 @@ numbers, or where torch lacks a kernel, each of these is torch's own (docs/perfo
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -242,7 +243,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = N
             are added to the scores. In bfloat16 on such a processor, scores are rounded to it, and
             kept for the backward pass.
     """
-    scores = query.shape[:-1].numel() * key.shape[-2]
+    scores = math.prod(query.shape[:-1]) * key.shape[-2]  # numel() makes an exported batch fixed
     if (
         query.dtype != torch.bfloat16
         or query.device.type != "cpu"

@@ -28,6 +28,11 @@ from cc_train.cli.options import SHARDS, run_folder_option, shards_option
     is_flag=True,
     help="Leave out frozen networks that the package has (runs of stage2 only).",
 )
+@click.option(
+    "--onnx",
+    is_flag=True,
+    help="Write the networks as ONNX, for other programs and browsers; without measuring.",
+)
 @click.option("--push", "repo_id", metavar="OWNER/NAME", help="Also upload the folder to the hub.")
 @click.option(
     "--private",
@@ -43,6 +48,7 @@ def export(
     data: str | None,
     licence: str | None,
     by_name: bool,
+    onnx: bool,
     repo_id: str | None,
     private: bool,
 ) -> None:
@@ -55,18 +61,33 @@ def export(
     --by-name makes a smaller folder: frozen networks that the package has, or fetches, are named
     and not copied. --push needs the extra [hub] and a login (`hf auth login`).
 
+    --onnx writes the networks of a pair captioner or of photos-mini, compares each with torch, and
+    with a pair captioner adds a page that captions in the browser. It needs the extra [onnx].
+
     \b
     Examples:
+      cc-train export captioner-mini web --onnx
       cc-train export out/clevr/stage2 mine --shards 'out/clevr/shards/test-*.tar' --data CLEVR
       cc-train export runs/vqgan weights/my-vqgan --shards 'out/held/sequences/*.tar'
     """
     from pathlib import Path
 
+    from cc_prep import extras
     from cc_prep.errors import UserError
     from cc_train.sharing import hub
     from cc_train.sharing.export import Details
     from cc_train.sharing.export import export as export_run
 
+    if onnx:
+        if any((shards, calibrate, data, licence, by_name, repo_id, private)):
+            raise UserError("--onnx writes networks without a card", "Leave the other options out")
+        for module in ("onnxscript", "onnxruntime"):
+            extras.require(module, "--onnx", "onnx")
+        from cc_train.sharing import onnx_export
+
+        for file in onnx_export.export(run, Path(out)):
+            echo(file)
+        return
     if repo_id is not None:
         hub.check_id(repo_id)
         hub.require_captioner(hub.locate(run))

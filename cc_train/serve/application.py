@@ -50,8 +50,8 @@ PAGE = {
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/collect.js": ("collect.js", "text/javascript; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/v1/openapi.json": ("openapi.json", "application/json"),
 }
+FILES = {**PAGE, "/v1/openapi.json": ("openapi.json", api.JSON)}
 HEALTH = "/health"
 API = {"/v1/caption": api.caption, "/v1/captions": api.captions}
 HEADERS = {
@@ -97,7 +97,7 @@ class Application:
         self._working, self._captioning = CapacityLimiter(MAX_WORKERS), CapacityLimiter(1)
         self.asgi = Starlette(
             routes=[
-                *(Route(path, self._file) for path in PAGE),
+                *(Route(path, self._file) for path in FILES),
                 Route("/about", self._about),
                 Route("/caption", self._caption, methods=["POST"]),
                 Route("/pairs", self._rows),
@@ -128,7 +128,7 @@ class Application:
         }
 
     async def _file(self, request: Request) -> Response:
-        name, kind = PAGE[request.url.path]
+        name, kind = FILES[request.url.path]
         return _Answer((resources.files("cc_train.serve") / "page" / name).read_bytes(), kind)
 
     async def _about(self, request: Request) -> Response:

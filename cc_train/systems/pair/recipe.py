@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from cc_prep.errors import UserError
 from cc_train import text
 from cc_train.data import shard_index
@@ -18,7 +20,9 @@ from cc_train.layers.change_map import ChangeMapSettings
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.runs import stored_run, transfer
 from cc_train.runs.stored_run import Run
+from cc_train.sharing.onnx_graph import Graphs
 from cc_train.systems import pair_training
+from cc_train.systems.pair import onnx_graphs
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.objective import Losses, PairObjective
 from cc_train.systems.pair.several import SeveralCaptioner
@@ -132,6 +136,11 @@ def _known(about: Mapping[str, Any]) -> FactVocabulary:
 def load(run: Run, device: str) -> PairCaptioner:
     """The captioner of a run. Raises UserError."""
     return stored_run.network_of(run, _untrained, device)
+
+
+def graphs(captioner: PairCaptioner, pairs: Tensor) -> Graphs:
+    """The captioner as ONNX graphs; see `onnx_graphs.of`."""
+    return onnx_graphs.of(captioner, pairs)
 
 
 def _untrained(run: Run) -> PairCaptioner:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from cc_prep import weights
 from cc_prep.errors import UserError
 from cc_prep.models.nanodet import NanoDet
@@ -9,7 +11,9 @@ from cc_train import systems
 from cc_train.layers import named_weights
 from cc_train.runs import run_folder, stored_run
 from cc_train.runs.stored_run import Run
+from cc_train.sharing.onnx_graph import Graphs
 from cc_train.systems.pair_trunk import PairTrunk
+from cc_train.systems.photos import onnx_graphs
 from cc_train.systems.photos.captioner import PhotoCaptioner
 
 COMPARISON = "comparison"  # in a run's settings: `{"name": …, "sha256": …}` of a captioner of ours
@@ -19,6 +23,11 @@ DETECTOR = "detector.safetensors"  # in a run's `by_name`
 def load(run: Run, device: str) -> PhotoCaptioner:
     """The captioner of a run. Raises UserError."""
     return stored_run.network_of(run, _unfitted, device)
+
+
+def graphs(captioner: PhotoCaptioner, pairs: Tensor) -> Graphs:
+    """The captioner as ONNX graphs; see `onnx_graphs.of`."""
+    return onnx_graphs.of(captioner, pairs)
 
 
 def _unfitted(run: Run) -> PhotoCaptioner:
