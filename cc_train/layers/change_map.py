@@ -145,7 +145,7 @@ def peaks(chances: Tensor, grid: tuple[int, int], min_mass: float) -> tuple[list
     """
     rows, columns = grid
     left = chances.unflatten(0, grid).clone()  # [rows, columns, types]
-    found = []
+    found: list[Found] = []
     while True:
         mass = left.sum(2)
         around = F.avg_pool2d(mass[None, None], 3, 1, 1, divisor_override=1)[0, 0]
