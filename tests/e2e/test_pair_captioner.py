@@ -127,6 +127,28 @@ def test_training_starts_from_another_run(out: Path, tmp_path: Path) -> None:
     assert (done.returncode, "has other sizes" in done.stderr) == (2, True)
 
 
+def test_a_captioner_gets_a_map_of_changes(out: Path, synth_root: Path, tmp_path: Path) -> None:
+    """Keeps away: a map that is lost between training, evaluation, export and images."""
+    changes = [part for change in SMALL for part in ("--set", change)]
+    shards = ("--shards", out / "shards/train-*.tar", "--valid", out / "shards/val-*.tar")
+    done = cc_train("pair", *shards, "--init", out / "run", "--out", tmp_path / "run", *changes,
+                    "--set", "decoder.changes.layers=1")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    tensors = stored_run.read(tmp_path / "run").tensors
+    start = stored_run.read(out / "run").tensors
+    assert any(name.startswith("change_map.") for name in tensors)
+    same = torch.equal(tensors["decoder.out.weight"], start["decoder.out.weight"])
+    assert same, "the decoder is not used"
+    done = cc_train("export", tmp_path / "run", tmp_path / "small", "--shards",
+                    out / "shards/test-*.tar", "--calibrate", out / "shards/val-*.tar")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    images = [next((synth_root / name).glob("*.png")) for name in ("images", "sc_images")]
+    spoken = [cc_train("caption", tmp_path / name, *images, "--json") for name in ("run", "small")]
+    first, second = (json.loads(done.stdout) for done in spoken)
+    assert first["caption"] == second["caption"]
+    assert 0 <= second["confidence"] <= 1
+
+
 def test_what_is_calibrated_on_is_not_measured_on(out: Path, tmp_path: Path) -> None:
     shards = out / "shards/val-*.tar"
     both = ("--shards", shards, "--calibrate", shards)
