@@ -64,6 +64,7 @@ PATHS = ("root", "exclude")  # keys whose value is relative to the file
 NONE = "none"  # in place of weights: the step is left out
 TRUTH = "truth"  # the method that takes the true frames of a rendered scene or a video
 IMPORTED = "imported"  # in place of weights: of what other code made
+Filter = Literal["bicubic", "bilinear", "opencv-cubic"]
 
 
 class Video(Section):
@@ -75,7 +76,8 @@ class Video(Section):
 
 
 class ImageValues(Section):
-    """Which values of images become red, green and blue, and what is black and what white.
+    """Which values of images become red, green and blue, what is black and what white, and how
+    images come to their size.
 
     Attributes:
         bands: One for grey, or three for red, green and blue, counted from 1; null takes the one or
@@ -83,10 +85,21 @@ class ImageValues(Section):
         scale: `dtype`, from 0 to the largest value of the type; two numbers, black and white;
             `percentile`, from the 2nd to the 98th percentile of both images of a pair; `per_band`,
             the same for each band by itself.
+        filter: Pillow's `bicubic` or `bilinear`, which average what they make smaller, or
+            `opencv-cubic`, OpenCV's INTER_CUBIC, which does not.
+        resize: `before`, so that all steps see images of `image_size`; or `after`, so that frames
+            are interpolated between images of their own size, and then resized.
     """
 
     bands: Annotated[tuple[Positive, ...], Field(strict=False)] | None = None
     scale: Scale | Annotated[tuple[Finite, Finite], Field(strict=False)] = "dtype"
+    filter: Filter = "bicubic"
+    resize: Literal["before", "after"] = "before"
+
+    @property
+    def are_stored(self) -> bool:
+        """Whether images of 8 bits are taken as they are stored."""
+        return self.bands is None and self.scale == "dtype"
 
     @field_validator("bands")
     @classmethod

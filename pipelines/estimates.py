@@ -149,19 +149,22 @@ def _feature_share(manifest: Manifest, pixels: int) -> float:
 
 
 def _pixels(manifest: Manifest, reference: str) -> int:
-    height, width = _size(manifest, reference)
+    """Pixels of a frame that is stored."""
+    side = manifest.image_size
+    height, width = _size(manifest, reference) if side is None else (side, side)
     return height * width
 
 
 def _size(manifest: Manifest, reference: str) -> tuple[int, int]:
-    """Height and width of a frame, read from an image if the manifest fixes no size."""
+    """Height and width of a frame that is interpolated, read from an image if the manifest fixes
+    none."""
     side = manifest.image_size
-    if side is None:
+    if side is None or manifest.image.resize == "after":
         try:
             path = storage.resolve(manifest.root, reference)
             height, width, _ = images.read(path, None, manifest.image).shape
         except RejectedPair:
-            side = UNKNOWN_SIDE
+            side = side or UNKNOWN_SIDE
         else:
             return height, width
     return side, side

@@ -91,7 +91,9 @@ class LoadedPairs(Sequence[LoadedPair]):
         stored = images.read_together(paths, None, self.values)
         sizes = masks.ImageSizes(*(pixels.shape[:2] for pixels in stored))
         *both, found = registration.on_one_grid(stored[0], stored[1], self.pairs)
-        before, after = (_writable(images.resize(pixels, self.size)) for pixels in both)
+        before, after = (
+            _writable(images.resize(pixels, self.size, self.values.filter)) for pixels in both
+        )
         height, width = before.shape[:2]
         known_masks = masks.of_pair(
             self.root, record, height, width, sizes=sizes, registration=found

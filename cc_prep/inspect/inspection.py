@@ -262,10 +262,14 @@ def _look_for_rejects(
         outcomes = [*map(images.unreadable.get, references), shown.get(pair.key)]
         errors = [outcome for outcome in outcomes if isinstance(outcome, RejectedPair)]
         reasons[pair.name] += [error.reason for error in errors]
-        if manifest.image_size is None and all(image in images.read for image in references):
+        keep_size = manifest.image_size is None or manifest.image.resize == "after"
+        if keep_size and all(image in images.read for image in references):
             before, after, *truth = (images.read[reference].size for reference in references)
             if manifest.pairs.resize:
                 before = after = (min(before[0], after[0]), min(before[1], after[1]))
+            if manifest.image_size is not None:  # of the frames that are interpolated
+                check(pair, pair_checks.check_sizes, before, after)
+                continue
             check(pair, pair_checks.check_sizes, before, after, truth)
             check(pair, pair_checks.check_codec, before, manifest.interpolate.codec)
             check(pair, pair_checks.check_keyframes, before, manifest.keyframes)

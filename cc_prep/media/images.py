@@ -21,7 +21,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from cc_prep import storage
 from cc_prep.errors import FileRefused, FileTooLarge, Reason, RejectedPair, first_line
-from cc_prep.manifest import ImageValues
+from cc_prep.manifest import Filter, ImageValues
 from cc_prep.media import deep, file_kinds, scenes, video
 from cc_prep.media.deep import AS_STORED, Values
 
@@ -101,7 +101,7 @@ def read_together(
 ) -> list[np.ndarray]:
     """Images as `read` gives them, of one range of values: equal values become equal colours."""
     found = [load(reference, values) for reference in references]
-    return [resize(pixels, size) for pixels in to_rgb(found, values)]
+    return [resize(pixels, size, values.filter) for pixels in to_rgb(found, values)]
 
 
 def load(reference: str, values: ImageValues = AS_STORED) -> np.ndarray | Values:
@@ -183,14 +183,14 @@ def decode(
     data: bytes, name: str, size: int | None = None, values: ImageValues = AS_STORED
 ) -> np.ndarray:
     """An encoded image's pixels, as `read` gives them. Raises RejectedPair naming `name`."""
-    return resize(to_rgb([stored(data, name, values)], values)[0], size)
+    return resize(to_rgb([stored(data, name, values)], values)[0], size, values.filter)
 
 
 def stored(data: bytes, name: str, values: ImageValues = AS_STORED) -> np.ndarray | Values:
     """An encoded image: uint8 [H, W, 3] RGB, or the values of other types and bands.
 
     Args:
-        values: Where they are not AS_STORED, RGB are values too, and all samples of a TIFF bands.
+        values: Where not `are_stored`, RGB are values too, and all samples of a TIFF bands.
 
     Raises:
         RejectedPair: As `read` does.
@@ -226,7 +226,7 @@ def stored(data: bytes, name: str, values: ImageValues = AS_STORED) -> np.ndarra
 
 
 def _as_asked(image: np.ndarray | Values, name: str, values: ImageValues) -> np.ndarray | Values:
-    if isinstance(image, Values) or values == AS_STORED:
+    if isinstance(image, Values) or values.are_stored:
         return image
     return Values(image, name, 255)
 
@@ -324,16 +324,24 @@ def encode_image(image: np.ndarray, codec: str, quality: int) -> bytes:
     return encoded
 
 
-def resize(image: np.ndarray, size: int | tuple[int, int] | None) -> np.ndarray:
-    """`image` uint8 [H, W, 3] in another size: bicubic with antialiasing, as ProCap.
+def resize(
+    image: np.ndarray, size: int | tuple[int, int] | None, filter: Filter = "bicubic"
+) -> np.ndarray:
+    """`image` uint8 [H, W, 3] in another size.
 
     Args:
         size: Height and width in px, or the side of a square; None leaves the image as it is.
+        filter: See `ImageValues`. ProCap's code has `bilinear`, SCORER's features are of images by
+            `opencv-cubic`, which aliases what it makes smaller.
     """
     height, width = (size, size) if isinstance(size, int) else size or image.shape[:2]
     if image.shape[:2] == (height, width):
         return np.ascontiguousarray(image)
-    return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC))
+    if filter == "opencv-cubic":
+        resized: np.ndarray = cv2.resize(image, (width, height), interpolation=cv2.INTER_CUBIC)
+        return resized
+    resampling = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+    return np.asarray(Image.fromarray(image).resize((width, height), resampling[filter]))
 
 
 def _check_size(size: tuple[int, int], name: str) -> None:

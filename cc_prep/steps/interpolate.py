@@ -326,6 +326,7 @@ class Interpolate(StagedStep):
         # True frames lie between the images as they are, and not as they are registered.
         keeps_truth = settings.keep_truth and manifest.pairs.register == "none"
         self.with_truth = self.takes_truth or (with_truth and keeps_truth)
+        self.resizes_frames = manifest.image.resize == "after" and not self.takes_truth
         self.pairs_per_batch = settings.pairs_per_batch or PAIRS_PER_BATCH[device]
         self.meta: dict[str, object] = {"method": settings.method, "depth": settings.depth}
         tensors = None
@@ -373,6 +374,8 @@ class Interpolate(StagedStep):
             frames = {i: _true_frames(read) for i, read in readable.items()}
         else:
             frames = self._frames({i: (read.before, read.after) for i, read in readable.items()})
+        if self.resizes_frames:
+            frames = {i: np.stack([self._resized(one) for one in of]) for i, of in frames.items()}
 
         def sequence(read: DecodedPair, number: int, pair: ImagePair) -> FrameSequence:
             truth = {} if self.takes_truth else read.truth
@@ -417,12 +420,13 @@ class Interpolate(StagedStep):
             pixels, stored_sizes = self._images([pair.before, pair.after, *truth.values()])
             before, after, *between = pixels
             before, after, registration = on_one_grid(before, after, self.manifest.pairs)
+            if not self.resizes_frames:
+                before, after = self._resized(before), self._resized(after)
+            pair_checks.check_sizes(before.shape[:2], after.shape[:2])
+            between = [self._resized(one) for one in between]
             side = self.manifest.image_size
-            before, after, *between = (
-                images.resize(one, side) for one in (before, after, *between)
-            )
-            size = before.shape[:2]
-            pair_checks.check_sizes(size, after.shape[:2], (frame.shape[:2] for frame in between))
+            size = before.shape[:2] if side is None else (side, side)
+            pair_checks.check_sizes(size, size, (frame.shape[:2] for frame in between))
             pair_checks.check_codec(size, settings.codec)
             truth_frames = dict(zip(truth, between, strict=True))
             if not settings.keep_truth:
@@ -435,15 +439,21 @@ class Interpolate(StagedStep):
         except RejectedPair as error:
             return error
 
+    def _resized(self, image: np.ndarray) -> np.ndarray:
+        return images.resize(image, self.manifest.image_size, self.manifest.image.filter)
+
     def _images(
         self, references: Sequence[str]
     ) -> tuple[list[np.ndarray], list[pair_checks.Size | None]]:
         """Images of a pair, and the sizes in which they are stored.
 
-        That of a video's frame is not known: frames that are held for later are resized.
+        That of a video's frame is not known: frames that are held for later are resized, unless
+        another filter or place is set.
         """
         paths = [storage.resolve(self.manifest.root, reference) for reference in references]
         size, values = self.manifest.image_size, self.manifest.image
+        if self.resizes_frames or values.filter != "bicubic":
+            size = None
         found: list[np.ndarray | Values] = []
         sizes: list[pair_checks.Size | None] = []
         for path in paths:

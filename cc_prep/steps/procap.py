@@ -38,7 +38,8 @@ class ImportFrames(StepBase):
                 Reason.UNREADABLE_SEQUENCE,
                 f"{len(frames)} frames, not {2**settings.depth + 1} as the first sequence has",
             )
-        frames = np.stack([resize(frame, self.manifest.image_size) for frame in frames])
+        size, filter = self.manifest.image_size, self.manifest.image.filter
+        frames = np.stack([resize(frame, size, filter) for frame in frames])
         interpolator = {"method": IMPORTED, "depth": settings.depth}
         sequence = FrameSequence(pair, frames)
         return sequences.encode(sequence, settings.codec, settings.quality, interpolator)

@@ -12,7 +12,7 @@ import click
 
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.terminal import echo
-from cc_train.cli.options import beams_option, device_option, shards_option
+from cc_train.cli.options import beams_option, decode_option, device_option, shards_option
 
 if TYPE_CHECKING:
     from cc_prep.manifest import ImageValues
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     "--limit", type=click.IntRange(1), help="With --shards: caption at most this many samples."
 )
 @beams_option
+@decode_option
 @device_option
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per pair, with all beams."
@@ -88,6 +89,7 @@ def caption(
     shards: tuple[str, ...],
     limit: int | None,
     beams: int,
+    decode: str,
     device: str,
     as_json: bool,
     bands: tuple[int, ...] | None,
@@ -126,6 +128,7 @@ def caption(
     from cc_train import loading
     from cc_train.data.image_pairs import Reading
     from cc_train.data.pair_lists import read_pairs
+    from cc_train.decoding import consensus
     from cc_train.pretrained import Captioner
     from cc_train.report import overlays
     from cc_train.training.settings import pick_device
@@ -138,6 +141,11 @@ def caption(
         raise UserError("--overlap and --geojson without --tile", "Give --tile too")
     if tile is not None and (shards or pairs is not None):
         raise UserError("--tile is of one pair", "Give BEFORE and AFTER")
+    agree = decode == "consensus"
+    if agree:
+        consensus.require_beams(beams)
+        if tile is not None:
+            raise UserError("--decode consensus with --tile", "Leave one of them out")
     given: dict[str, Any] = {
         "bands": bands, "scale": scale, "register": register, "resize": resize,
     }  # fmt: skip
@@ -148,7 +156,9 @@ def caption(
         if reading != Reading():
             what = "--bands, --scale, --register and --resize are of images"
             raise UserError(what, "Leave them out with --shards")
-        _caption_samples(loading.load(run, pick_device(device)), shards, limit, beams, as_json)
+        model = loading.load(run, pick_device(device))
+        model = consensus.Consensus(model) if agree else model
+        _caption_samples(model, shards, limit, beams, as_json)
         return
     if limit is not None:
         raise UserError("--limit without --shards", "Give --shards too")
@@ -157,6 +167,7 @@ def caption(
             raise UserError("images and --pairs are both given", "Give one of them")
         listed = list(read_pairs(Path(pairs)))
         captioner = Captioner.from_pretrained(run, device=device)
+        captioner.model = consensus.Consensus(captioner.model) if agree else captioner.model
         _caption_listed(captioner, listed, given, beams, as_json)
         return
     if images is None:
@@ -171,6 +182,7 @@ def caption(
         _caption_scene(run, device, images, reading.image, cut, geojson, beams, as_json)
         return
     captioner = Captioner.from_pretrained(run, device=device)
+    captioner.model = consensus.Consensus(captioner.model) if agree else captioner.model
     one = captioner(*images, beams=beams, **given)
     if mask is not None or overlay is not None:
         overlays.write(one, images, mask, overlay, reading)

@@ -14,6 +14,7 @@ from cc_prep.errors import UserError
 from cc_prep.terminal import echo
 from cc_train.cli.options import (
     beams_option,
+    decode_option,
     device_option,
     json_scores_option,
     protocol_option,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from cc_train.evaluation.captions.coco import Item
     from cc_train.evaluation.evaluation import Evaluation
 
+CONSENSUS = "consensus"  # of --decode
 FEW = 3  # pairs that a note names
 
 
@@ -67,6 +69,7 @@ FEW = 3  # pairs that a note names
     "and for a captioner of the package or the hub.",
 )
 @beams_option
+@decode_option
 @device_option
 @json_scores_option
 def evaluate(
@@ -85,6 +88,7 @@ def evaluate(
     classes: int | None,
     out: str | None,
     beams: int,
+    decode: str,
     device: str,
     as_json: bool,
 ) -> None:
@@ -159,6 +163,7 @@ def evaluate(
         protocol=protocol,
         words=words,
         beams=beams,
+        decode=decode,
         device=device,
     )
 
@@ -173,6 +178,7 @@ def evaluate_run(
     protocol: str | None,
     words: Words | None,
     beams: int,
+    decode: str,
     device: str,
 ) -> None:
     """Captions the samples of shards and scores the captions; writes RUN/evaluation by default.
@@ -181,6 +187,7 @@ def evaluate_run(
         facts: A file of what truly changed, in place of the facts that the samples hold.
         words: How captions are split; None for the way of the run's training.
         beams: 1 is greedy.
+        decode: `consensus` chooses the caption of several beams by their agreement.
 
     Raises:
         UserError: Run and shards do not fit, or are not what `protocol` asks for.
@@ -188,18 +195,27 @@ def evaluate_run(
     from cc_prep.console import on_stderr
     from cc_prep.storage import outputs
     from cc_train import loading
-    from cc_train.evaluation import evaluation, score_captioner, shard_items
+    from cc_train.data import shard_index, split
+    from cc_train.decoding import consensus
+    from cc_train.evaluation import evaluation, protocols, score_captioner, shard_items
     from cc_train.evaluation.rendered import fact_scores
     from cc_train.runs import run_folder, stored_run
     from cc_train.sharing import hub
     from cc_train.training.settings import pick_device
 
+    if decode == CONSENSUS:
+        consensus.require_beams(beams)
     path = Path(out or run_folder.default_evaluation(run))
     outputs.check_folder(str(path))
     entries, items = shard_items.captioned(shards)
     items = fact_scores.with_facts(items, facts) if facts else items
     stored = stored_run.read(hub.locate(run))
+    chosen = split.is_validated_on(stored.settings, shard_index.read(shards))
+    if protocol is not None:
+        protocols.require_said(protocol, chosen)
     captioner = loading.of_run(stored, run, pick_device(device))
+    if decode == CONSENSUS:
+        captioner = consensus.Consensus(captioner)
     scores, captions = score_captioner.score(
         captioner,
         entries,
@@ -213,6 +229,8 @@ def evaluate_run(
     scores = replace(
         scores,
         step=stored.step,
+        decode=decode,
+        chosen_on=chosen,
         weights=stored.sha256,
         trained_on=run_folder.trained_on(stored.folder, [entry.key for entry in entries]),
     )

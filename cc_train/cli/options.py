@@ -27,6 +27,13 @@ beams_option = click.option(
     show_default=True,
     help="Width of the beam search; 1 is greedy decoding.",
 )
+decode_option = click.option(
+    "--decode",
+    type=click.Choice(["best", "consensus"]),
+    default="best",
+    show_default=True,
+    help="Which caption of several beams: the likeliest, or the one that agrees most with all.",
+)
 run_folder_option = click.option(
     "--out", "run", required=True, metavar="RUN", help="The run's folder."
 )

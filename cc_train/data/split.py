@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -45,9 +45,11 @@ class Split:
     def about(self) -> dict[str, Any]:
         """The split as a run's settings hold it: numbers of samples, and a digest of the keys of
         the validation samples, whatever their order. The stream has the digest of the others."""
-        keys = "\n".join(sorted(entry.key for entry in self.valid))
-        digest = hashlib.sha256(keys.encode()).hexdigest()
-        return {"train": len(self.train), "valid": len(self.valid), VALID_DIGEST: digest}
+        return {
+            "train": len(self.train),
+            "valid": len(self.valid),
+            VALID_DIGEST: _digest(self.valid),
+        }
 
     @property
     def size(self) -> list[int]:
@@ -127,6 +129,24 @@ def captioned(
     forwards = [caption for entry in data.train for caption in entry.captions]
     note_cut_captions([*forwards, *backwards], words, settings.decoder.length, console)
     return data, words
+
+
+def is_validated_on(settings: Mapping[str, Any], entries: Sequence[Entry]) -> bool:
+    """Whether a run chose its checkpoint on these samples, or on those that `validation_split`
+    draws of them, as far as its settings say it.
+    """
+    samples, limits = settings.get("samples"), settings.get("validation_split")
+    if not isinstance(samples, Mapping) or not isinstance(limits, Mapping):
+        return False
+    count = limits.get("pairs")
+    drawn = order.sample(entries, [entry.key for entry in entries], count) if count else entries
+    return bool(samples.get(VALID_DIGEST) == _digest(drawn))
+
+
+def _digest(entries: Sequence[Entry]) -> str:
+    """SHA-256 of the keys of samples, whatever their order."""
+    keys = "\n".join(sorted(entry.key for entry in entries))
+    return hashlib.sha256(keys.encode()).hexdigest()
 
 
 def with_captions(data: Split, console: Console) -> Split:

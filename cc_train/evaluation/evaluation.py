@@ -47,6 +47,9 @@ TOTAL = "total"
 WITHOUT_BLANKS, WITHOUT_WORDS = "without_blanks", "without_words"
 SCORES, ITEMS, TABLE = "scores.json", "items.jsonl", "table.md"
 FILES = (SCORES, ITEMS, TABLE, coco.PREDICTIONS, coco.REFERENCES, *coco.SCORER_FILES)
+OF_CHOICE = (
+    "The checkpoint was chosen on these very pairs, so it is worse on others than these scores say."
+)
 NO_CIDER = (
     "CIDEr counts the words that tell a pair from the others of its row: where all references are "
     "alike, or there is one pair, it is 0 for right captions too. BLEU-3 and BLEU-4 are near 0 "
@@ -69,9 +72,10 @@ class Evaluation:
         rendered: What is right of the pairs whose data set was rendered; None if there are none.
         masks: Scores of predicted masks, if captioner and samples have masks.
         faithfulness: Agreement of masks and captions, if the pairs are also rendered.
-        step, weights, beams: Checkpoint, SHA-256 of its file of weights and decoding of the
-            captions; None for captions from elsewhere.
+        step, weights, beams, decode: Checkpoint, SHA-256 of its file of weights and decoding of
+            the captions; None for captions from elsewhere.
         trained_on: How many of the pairs the captioner was trained on, as far as its folder says.
+        chosen_on: Whether its checkpoint was chosen on these pairs, as far as its folder says.
         without_blanks: What to do about references without blanks between their words, if they
             were split at blanks.
         without_words: Which references hold punctuation alone.
@@ -88,7 +92,9 @@ class Evaluation:
     step: int | None = None
     weights: str | None = None
     beams: int | None = None
+    decode: str | None = None
     trained_on: int = 0
+    chosen_on: bool = False
     without_blanks: str = ""
     without_words: str = ""
 
@@ -117,8 +123,12 @@ class Evaluation:
         figures["swapped"] = self.swapped
         if self.beams is not None:
             figures |= {"step": self.step, "weights": self.weights, "beams": self.beams}
+        if self.decode not in (None, "best"):
+            figures["decode"] = self.decode
         if self.trained_on:
             figures["trained_on"] = self.trained_on
+        if self.chosen_on:
+            figures["chosen_on"] = True
         return figures
 
 
@@ -356,6 +366,8 @@ def table(result: Evaluation) -> str:
         )
     if result.trained_on:
         lines.append(f"\n{of_training(result.trained_on, result.counts[TOTAL])}")
+    if result.chosen_on:
+        lines.append(f"\n{OF_CHOICE}")
     conventions = metrics.conventions(result.signature.words)
     lines.append(f"\n{conventions[0].upper()}{conventions[1:]}.")
     lines.append(f"\nSignature: `{result.signature.line}`")

@@ -2,6 +2,10 @@
 
 A protocol fixes what papers leave open: which pairs, which references, how many. It changes no
 score: it checks that pairs and references are those of its name, which the signature then carries.
+
+Each has a second name, `NAME-chosen-on-test`, for a checkpoint that was chosen on the very pairs
+that are scored, as some public code does: its figures are too good, so they have a mark, and do not
+compare with others.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.captions.coco import Item
 
 FILE = Path(__file__).parent / "protocols.yaml"
+CHOSEN_ON_TEST = "-chosen-on-test"
 
 
 class Protocol(Section):
@@ -77,16 +82,29 @@ def read() -> Mapping[str, Protocol]:
 
 
 def get(name: str) -> Protocol:
-    """A protocol by its name. Raises UserError."""
-    known = read()
-    if name not in known:
+    """A protocol by its name, or by its name and CHOSEN_ON_TEST. Raises UserError."""
+    known, plain = read(), name.removesuffix(CHOSEN_ON_TEST)
+    if plain not in known:
         raise UserError(f"no protocol is named {name}", f"Known: {', '.join(sorted(known))}")
-    return known[name]
+    return known[plain]
 
 
 def of_dataset(dataset: str) -> list[str]:
     """The names of the protocols of a data set of published.yaml."""
     return [name for name, protocol in read().items() if protocol.dataset == dataset]
+
+
+def require_said(name: str, chosen: bool) -> None:
+    """Raises UserError for a checkpoint that was chosen on the pairs, if the name hides it.
+
+    Args:
+        chosen: Whether it was.
+    """
+    if chosen and not name.endswith(CHOSEN_ON_TEST):
+        raise UserError(
+            f"--protocol {name}: the checkpoint was chosen on these very pairs",
+            f"Train with --valid of another split, or say it: --protocol {name}{CHOSEN_ON_TEST}",
+        )
 
 
 def checked(name: str, items: Sequence[Item]) -> str:

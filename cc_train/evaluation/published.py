@@ -69,11 +69,13 @@ class System(Section):
         cider: How its CIDEr is computed. `official`: its published code uses coco-caption,
             pycocoevalcap or a copy of them, whose CIDEr has the clipping and the length penalty of
             CIDEr-D. `CIDEr-D`: the paper calls its measure so, and its code was not read.
+        chosen_on_test: Whether its public code chooses the checkpoint on the test split.
     """
 
     aliases: Annotated[tuple[str, ...], Field(strict=False)] = ()
     llm: bool | None
     cider: Literal["official", "CIDEr-D", "unknown"]
+    chosen_on_test: bool = False
 
 
 class Printed(Section):

@@ -80,6 +80,8 @@ def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
     on = f"On {pairs:,} pairs{f' of {words}' if words else ''}"
     if beams is not None:  # scores of predictions in files do not say it
         on += ", greedy captions" if beams == 1 else f", captions of {beams} beams"
+        if scores.get("decode") is not None:
+            on += f", by {scores['decode']}"
     on += "."
     if known:
         changed, facts_of = f"{known[0]:,} of", f" {sum(known):,} of the pairs have known facts."

@@ -43,6 +43,22 @@ def cider(
     return float(scores.mean()), dict(zip(ids, scores.tolist(), strict=True))
 
 
+def agreement(captions: Sequence[Sequence[str]]) -> np.ndarray:
+    """CIDEr of each tokenised caption with each other one as its only reference, 0 to 10, [C, C].
+
+    Without a corpus every n-gram weighs the same.
+    """
+    bigrams = np.array([max(0, len(words) - 1) for words in captions])
+    alike = np.zeros((len(captions), len(captions)))
+    for n in range(1, LONGEST + 1):
+        counts = _counts(captions, n).toarray()
+        norms = np.sqrt((counts**2).sum(1))
+        shared = (np.minimum(counts[:, None], counts) * counts).sum(2)
+        sizes = norms[:, None] * norms
+        alike += np.divide(shared, sizes, out=np.zeros_like(alike), where=sizes > 0) / LONGEST
+    return SCALE * alike * np.exp(-((bigrams[:, None] - bigrams) ** 2) / (2 * SIGMA**2))
+
+
 def _counts(captions: Sequence[Sequence[str]], n: int) -> csr_array:
     """How often each caption has each n-gram, [captions, n-grams]."""
     numbers: dict[tuple[str, ...], int] = {}

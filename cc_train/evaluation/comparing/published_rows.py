@@ -32,28 +32,36 @@ def of_dataset(dataset: str) -> list[Row]:
 
 
 def unchecked(dataset: str, ours: Sequence[Row], mixed: bool = False) -> list[str]:
-    """A note for each row of ours that follows no protocol of the data set.
+    """A note for each row of ours that follows no protocol of the data set, or that follows one
+    with a checkpoint that was chosen on the test split.
 
     Args:
-        mixed: A row of another data set's protocol has a note too; else UserError is raised.
+        mixed: Rows of other pairs, and rows of which nobody checked that, have a note; else
+            UserError is raised.
     """
     names = protocols.of_dataset(dataset)
     notes = []
     for row in ours:
         protocol = None if row.signature is None else row.signature.protocol
         if protocol is None:
-            advice = f"; see --protocol {names[0]}" if names else ""
-            notes.append(
+            what = (
                 f"{row.name}: whether it is scored on the pairs and references of the published "
-                f"rows is not checked{advice}"
+                "rows is not checked"
             )
-        elif protocol not in names:
+            _refuse(what, f"Evaluate it with --protocol {names[0]}", mixed)
+            notes.append(f"{what}; see --protocol {names[0]}")
+        elif (plain := protocol.removesuffix(protocols.CHOSEN_ON_TEST)) not in names:
             other = f"{row.name} is scored by the protocol {protocol}, not by one of {dataset}"
-            if not mixed:
-                remedy = f"Give --dataset {protocols.get(protocol).dataset}, or --mixed"
-                raise UserError(other, remedy)
+            _refuse(other, f"Give --dataset {protocols.get(protocol).dataset}", mixed)
             notes.append(f"{other}: the pairs and references are others")
+        elif plain != protocol:
+            notes.append(f"{row.name}: its checkpoint was chosen on the test split")
     return notes
+
+
+def _refuse(what: str, remedy: str, mixed: bool) -> None:
+    if not mixed:
+        raise UserError(what, f"{remedy}, or give --mixed")
 
 
 def _printed(source: str, table: str) -> str:
@@ -68,6 +76,8 @@ def _marks(figure: published.Figure, figures_file: published.Published) -> tuple
         marks.append("LLM" if system.llm else "LLM?")
     if figure.changes is not None:
         marks.append(figure.changes)
+    if system.chosen_on_test:
+        marks.append("chosen on test")
     if figure.reproduced is not None:
         marks.append(
             {True: "reproduced", False: "not reached", None: "by others"}[figure.reproduced.reached]

@@ -31,6 +31,7 @@ MARKS = {
     "single": "single-change protocol",
     "multi": "multi-change protocol",
     "unknown": "protocol not known",
+    "chosen on test": "the public code chooses the checkpoint on the test split",
     "reproduced": "others reached the scores",
     "not reached": "others tried and did not reach the scores",
     "by others": "measured by others than the authors",

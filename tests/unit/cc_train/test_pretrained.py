@@ -16,6 +16,7 @@ import cc_train
 from cc_prep.errors import UserError
 from cc_prep.synth import dataset
 from cc_train import Caption, Captioner
+from cc_train.decoding.consensus import Consensus
 from tests.commands import cc_train as command
 from tests.conftest import write_video
 from tests.network_factory import TALKATIVE_SIZE, Talkative
@@ -124,6 +125,16 @@ def test_beams_are_ranked(captioner: Captioner, scene: tuple[Path, Path, Path]) 
     assert len(caption.beams) == 3
     assert caption.beams[0] == (caption.text, caption.score)
     assert caption.confidence is None, "it was calibrated on greedy captions"
+
+
+def test_beams_agree_on_a_caption(captioner: Captioner, scene: tuple[Path, Path, Path]) -> None:
+    """Keeps away: a consensus of a captioner that nobody asked for beams."""
+    model = Consensus(captioner.model)
+    chosen = Captioner(model, Path())(*scene[:2], beams=3)
+    assert sorted(chosen.beams) == sorted(captioner(*scene[:2], beams=3).beams)
+    assert chosen.text == chosen.beams[0][0]
+    with pytest.raises(UserError, match="this captioner gives one"):
+        Captioner(model, Path())(*scene[:2])
 
 
 GREY = np.zeros((32, 32), np.uint8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,31 @@ def test_sizes_mix_in_a_batch_and_odd_ones_are_kept(root: Path) -> None:
 def test_resized_pairs_need_no_equal_sizes(root: Path) -> None:
     members = step(root, "image_size=32")([pair("a", "c")])[0]
     assert (meta(members)["width"], meta(members)["frames"]) == (32, 5)
+
+
+def test_frames_are_resized_after_they_were_interpolated(root: Path) -> None:
+    """As ProCap's training does, which reads frames of the size of the images.
+
+    Keeps away: a setting without effect, and masks and true frames of another size.
+    """
+    Image.new("L", (51, 33), 255).save(root / "wide.png")
+    full = pair("c", "d", truth=((0.5, "a.png"),), mask="wide.png")
+    settings = ["image.filter=bilinear", "image.resize=after"]
+    [late] = sequences(step(root, "image_size=32", *settings), [full])
+    [native] = sequences(step(root, "image_size=null"), [replace(full, truth=())])
+    assert isinstance(late, FrameSequence)
+    assert isinstance(native, FrameSequence)
+    expected = [
+        np.asarray(Image.fromarray(frame).resize((32, 32), Image.Resampling.BILINEAR))
+        for frame in native.frames
+    ]
+    assert np.array_equal(late.frames, np.stack(expected))
+    assert late.truth[2].shape == (32, 32, 3)
+    assert late.mask is not None
+    assert late.mask.shape == (32, 32)
+    [apart] = sequences(step(root, "image_size=32", *settings), [pair("a", "c")])
+    assert isinstance(apart, RejectedPair)
+    assert apart.reason is Reason.SIZES_DIFFER
 
 
 def test_truth_stands_at_its_frame(root: Path) -> None:

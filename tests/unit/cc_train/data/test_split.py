@@ -12,7 +12,7 @@ from rich.console import Console
 
 from cc_prep.errors import UserError
 from cc_prep.records import Facts
-from cc_train.data import order, split
+from cc_train.data import order, shard_index, split
 from cc_train.data.shard_index import Entry
 from cc_train.data.split import CaptionSettings
 from cc_train.distributed import Ranks
@@ -48,6 +48,11 @@ def test_validation_takes_a_sample_of_all_shards(tmp_path: Path) -> None:
     data = split.read([shards], [valid], split.ValidationSplit(pairs=20), Console(quiet=True))
     assert len(data.valid) == 20
     assert max(int(entry.key.split("-")[2]) for entry in data.valid) > 30
+    # A run says of these that it chose its checkpoint on them, and of no others.
+    settings = {"samples": data.about(), "validation_split": {"pairs": 20}}
+    assert split.is_validated_on(settings, shard_index.read([valid]))
+    assert not split.is_validated_on(settings, shard_index.read([shards]))
+    assert not split.is_validated_on({}, shard_index.read([valid]))
 
 
 QUIET = Console(quiet=True)

@@ -187,14 +187,16 @@ def test_published_rows(runs: list[str]) -> None:
 
 def test_marks_and_details_are_shown(runs: list[str], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    shown = compare(runs[0], "--dataset", "spot", "--out", page).stdout
+    shown = compare(runs[0], "--dataset", "spot", "--mixed", "--out", page).stdout
     finer = next(line for line in shown.splitlines() if "FINER-MLLM" in line)
     assert "LLM, disputed" in finer
     assert "note: disputed: papers print different scores" in shown
     text = page.read_text()
     assert "LLM, disputed" in text
     assert "ProCap&#39;s and the note on OmniDiff 61.8" in text
-    listed = json.loads(compare(runs[0], "--dataset", "spot", "--json").stdout)["groups"]["total"]
+    listed = json.loads(compare(runs[0], "--dataset", "spot", "--mixed", "--json").stdout)[
+        "groups"
+    ]["total"]
     [details] = [row for row in listed if row["system"] == "FINER-MLLM"]
     assert (details["llm"], details["CIDEr kind"], details["aliases"]) == (
         True,
@@ -222,7 +224,7 @@ def test_mixed_scores_have_a_note_beside_published_rows(tmp_path: Path) -> None:
 
 def test_the_command(runs: list[str], tmp_path: Path) -> None:
     page = tmp_path / "compare.html"
-    done = compare(*runs, "--dataset", "spot", "--out", page)
+    done = compare(*runs, "--dataset", "spot", "--mixed", "--out", page)
     assert done.returncode == 0, done.stderr
     assert "<b>good" in done.stdout
     assert "DAVIR" in done.stdout

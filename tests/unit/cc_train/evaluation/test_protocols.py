@@ -51,6 +51,16 @@ def test_the_right_pairs_pass() -> None:
     assert protocols.checked("clevr-dc", clevr_dc()[::-1]) == "clevr-dc@1"
 
 
+def test_a_checkpoint_that_was_chosen_on_the_pairs_is_said() -> None:
+    """Keeps away: a figure that is too good under the name of an honest protocol."""
+    marked = f"levir-cc{protocols.CHOSEN_ON_TEST}"
+    assert protocols.get(marked) == protocols.get("levir-cc")
+    with pytest.raises(UserError, match=rf"chosen on these very pairs.*--protocol {marked}"):
+        protocols.require_said("levir-cc", chosen=True)
+    protocols.require_said("levir-cc", chosen=False)
+    protocols.require_said(marked, chosen=True)
+
+
 def test_as_many_pairs_of_another_split_are_refused() -> None:
     """Keeps away: a training pair for a test pair, or a changed pair that counts as unchanged, in
     a data set whose captions we could not take the digest of.

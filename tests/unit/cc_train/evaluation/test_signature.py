@@ -144,9 +144,14 @@ def test_no_gain_between_scores_on_other_references(tmp_path: Path) -> None:
 
 def test_compare_with_published_rows_names_the_protocol(tmp_path: Path) -> None:
     run = evaluated(tmp_path / "run", GOOD)
-    shown = cc_train("compare", run, "--dataset", "spot").stdout
-    assert "run: whether" in shown
-    assert "see --protocol spot-single" in shown
+    refused = cc_train("compare", run, "--dataset", "spot")
+    assert refused.returncode == 2
+    assert "run: whether" in refused.stderr
+    assert "Evaluate it with --protocol spot-single, or give --mixed" in refused.stderr
+    assert (
+        "see --protocol spot-single"
+        in cc_train("compare", run, "--dataset", "spot", "--mixed").stdout
+    )
     file = tmp_path / "run/evaluation/scores.json"
     content = json.loads(file.read_text())
     content["signature"] = content["signature"].replace("protocol:none", "protocol:levir-cc@1")
