@@ -104,7 +104,8 @@ def caption(
 
     RUN is the folder of a training or of an exported captioner. Without RUN, captioner-mini is
     used, which comes with the package. A calibrated captioner adds the probability that its
-    sentence is right; it is known for greedy sentences alone, so not with --beams above 1.
+    sentence is right; it is known for greedy sentences alone, so not with --beams above 1. Below
+    5 % the sentence is "not sure: …" with the reason, and --json keeps the captioner's own.
 
     --pairs captions many pairs: a list with columns `before` and `after` (paths relative to the
     list), a folder with `before/NAME` and `after/NAME`, or one with `NAME_before.*` and
@@ -337,6 +338,8 @@ def _text(caption: Caption) -> str:
 
 def _row(caption: Caption) -> dict[str, Any]:
     row: dict[str, Any] = {"caption": caption.text}
+    if caption.raw is not None:
+        row["raw_caption"] = caption.raw
     if caption.confidence is not None:
         row["confidence"] = round(caption.confidence, 4)
     if caption.changes is not None:

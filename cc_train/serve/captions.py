@@ -58,6 +58,7 @@ class CaptionService:
         frames = strips.imagined(self.captioner.model, pixels)
         return {
             "caption": greedy.text,
+            "raw_caption": greedy.raw,
             "confidence": greedy.confidence,
             "beams": [{"caption": text, "score": score} for text, score in ranked],
             "mask": None if greedy.mask is None else _mask(greedy.mask),

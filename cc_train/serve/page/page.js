@@ -4,7 +4,7 @@
 const $ = (selector) => document.querySelector(selector);
 const SIDES = ["before", "after"];
 const pair = { before: null, after: null }; // {name, data (base64)}
-let sentence = ""; // the caption that is shown; it may be empty
+let sentence = ""; // the captioner's own about the pair that is shown; it may be empty
 let asked = 0; // counts requests, so that an answer to an older pair is not shown
 
 function make(tag, properties = {}, ...children) {
@@ -138,8 +138,10 @@ function busy(waits) {
 
 function result(value) {
   show($("#result"), true);
-  sentence = value.caption;
-  $("#sentence").textContent = sentence || "(nothing)";
+  const raw = value.raw_caption ?? null;
+  sentence = raw ?? value.caption;
+  $("#sentence").textContent = value.caption || "(nothing)";
+  show($("#raw"), raw !== null).textContent = `Its own sentence: ${raw || "(nothing)"}`;
   show($("#confidence"), value.confidence !== null);
   if (value.confidence !== null) {
     $("#confidence meter").value = value.confidence;
