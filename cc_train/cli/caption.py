@@ -12,10 +12,17 @@ import click
 
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.terminal import echo
-from cc_train.cli.options import beams_option, device_option, shards_option
+from cc_train.cli.options import (
+    beams_option,
+    chat_captioner,
+    device_option,
+    server_options,
+    shards_option,
+)
 
 if TYPE_CHECKING:
     from cc_prep.manifest import ImageValues
+    from cc_train.baselines.captioner import ChatCaptioner
     from cc_train.captioner import Caption, CaptionModel, Change
     from cc_train.pretrained import Captioner
 
@@ -31,6 +38,7 @@ if TYPE_CHECKING:
 )
 @beams_option
 @device_option
+@server_options
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per pair, with all beams."
 )
@@ -89,6 +97,11 @@ def caption(
     limit: int | None,
     beams: int,
     device: str,
+    url: str | None,
+    model: str | None,
+    prompt: str | None,
+    key_variable: str | None,
+    overrides: tuple[str, ...],
     as_json: bool,
     bands: tuple[int, ...] | None,
     scale: str | tuple[float, float],
@@ -116,9 +129,12 @@ def caption(
     reprojected to the pixels of that before. A run with --geojson that was ended goes on where it
     was. Needs the extra [geo].
 
+    --url asks a multi-modal LLM of a server, OpenAI-compatible or Ollama, which gets both images.
+
     \b
     Examples:
       cc-train caption before.png after.png
+      cc-train caption --url http://localhost:8000/v1 --model some-vl-model before.png after.png
       cc-train caption out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar' --limit 3
       cc-train caption out/pairs/chain before.png after.png --mask mask.png --overlay seen.jpg
       cc-train caption out/mine/captioner 2024.tif 2026.tif --bands 4,3,2 --scale percentile
@@ -143,6 +159,13 @@ def caption(
         "bands": bands, "scale": scale, "register": register, "resize": resize,
     }  # fmt: skip
     reading = Reading.of(**given)
+    chat = chat_captioner(url, model, prompt, key_variable, overrides)
+    if chat is not None:
+        drawn = mask is not None or overlay is not None
+        one_run = len(paths) in (1, 3) or shards or beams > 1 or device != "auto"
+        if one_run or drawn or tile is not None:
+            what = "RUN, --shards, --beams, --device, --tile, --mask and --overlay"
+            raise UserError(f"{what} are not of --url", "Leave them out with --url")
     if shards:
         if images or pairs is not None:
             raise UserError("--shards and other pairs are both given", "Give one of them")
@@ -157,7 +180,7 @@ def caption(
         if images:
             raise UserError("images and --pairs are both given", "Give one of them")
         listed = list(read_pairs(Path(pairs)))
-        captioner = Captioner.from_pretrained(run, device=device)
+        captioner = chat or Captioner.from_pretrained(run, device=device)
         _caption_listed(captioner, listed, given, beams, as_json)
         return
     if images is None:
@@ -170,6 +193,9 @@ def caption(
             raise UserError(what, "Leave them out with --tile")
         cut = (tile, tile // 8 if overlap is None else overlap)
         _caption_scene(run, device, images, reading.image, cut, geojson, beams, as_json)
+        return
+    if chat is not None:
+        echo(_line(*images, chat(*images, **given), as_json, many=False))
         return
     captioner = Captioner.from_pretrained(run, device=device)
     one = captioner(*images, beams=beams, **given)
@@ -241,7 +267,7 @@ def _numbers(text: str | None, kind: type[int | float]) -> tuple[int | float, ..
 
 
 def _caption_listed(
-    captioner: Captioner,
+    captioner: Captioner | ChatCaptioner,
     listed: Sequence[tuple[str, str]],
     reading: dict[str, Any],
     beams: int,
@@ -255,10 +281,13 @@ def _caption_listed(
     """
     from cc_train.captioner import Caption
     from cc_train.evaluation.predict import BATCH
+    from cc_train.pretrained import Captioner
 
+    # What a server answered is printed at once: it may be paid for, and the next may fail.
+    size = BATCH if isinstance(captioner, Captioner) else 1
     failed = 0
-    for first in range(0, len(listed), BATCH):
-        part = listed[first : first + BATCH]
+    for first in range(0, len(listed), size):
+        part = listed[first : first + size]
         outcomes = captioner.caption_each(part, beams=beams, **reading)
         for number, (pair, one) in enumerate(zip(part, outcomes, strict=True), first + 1):
             if isinstance(one, Caption):
@@ -417,6 +446,7 @@ def imagine(**options: Any) -> None:
     "--fetch", is_flag=True, help="Let the server ask the addresses that these lists name."
 )
 @device_option
+@server_options
 def serve(
     *,
     run: str,
@@ -427,14 +457,20 @@ def serve(
     pairs: str | None,
     fetch: bool,
     device: str,
+    url: str | None,
+    model: str | None,
+    prompt: str | None,
+    key_variable: str | None,
+    overrides: tuple[str, ...],
 ) -> None:
     """Serves a page for the browser that captions two images.
 
     RUN is the folder of a training or of an exported captioner, or captioner-mini. The page shows
     beams, confidence and, if the captioner provides them, the attention of each word and the
-    imagined frames. No request leaves the machine, unless --fetch allows it. --collect makes a data
-    set of your own pairs: a table (pairs.jsonl) and LevirCCcaptions.json. --examples and --pairs
-    take what `cc-train caption --pairs` takes. Needs the extra [serve].
+    imagined frames. No request leaves the machine, unless --fetch allows it, or --url, which has a
+    multi-modal LLM of a server caption the images. --collect makes a data set of your own pairs: a
+    table (pairs.jsonl) and LevirCCcaptions.json. --examples and --pairs take what `cc-train caption
+    --pairs` takes. Needs the extra [serve].
 
     \b
     Examples:
@@ -445,10 +481,14 @@ def serve(
 
     for module in ("starlette", "uvicorn"):
         extras.require(module, "cc-train serve", "serve")
+    from cc_train.runs import run_folder
     from cc_train.serve.server import make
 
     if pairs is not None and collect is None:
         raise UserError("--pairs without --collect", "Give the folder that captions go into too")
+    chat = chat_captioner(url, model, prompt, key_variable, overrides)
+    if chat is not None and (run != run_folder.SHIPPED or device != "auto"):
+        raise UserError("RUN and --device are not of --url", "Leave them out with --url")
     with make(
         run,
         host=host,
@@ -458,6 +498,7 @@ def serve(
         collect=collect,
         fetch=fetch,
         device=device,
+        chat=chat,
     ) as server:
         echo(f"{server.service.name}: {server.url} (Ctrl-C ends it)")
         if not server.is_local:

@@ -31,7 +31,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from cc_prep import strict_json
 from cc_prep.errors import JobFailed, RejectedPair, UserError
 from cc_prep.media import images, video
-from cc_train.serve.captions import CaptionService
+from cc_train.serve.captions import Service
 from cc_train.serve.collection import Collection, Row
 from cc_train.serve.waiting import TYPES, Pair, Waiting
 
@@ -72,7 +72,7 @@ class Application:
 
     def __init__(
         self,
-        service: CaptionService,
+        service: Service,
         examples: Sequence[Pair],
         queue: Sequence[Pair],
         collection: Collection | None,

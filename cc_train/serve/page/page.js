@@ -233,8 +233,11 @@ $("#swap").onclick = () => {
 $("#beams").onchange = caption;
 
 const started = ask("/about").then((about) => {
-  $("#about").textContent = `${about.name}, images of ${about.size} px`;
+  $("#about").textContent = about.sends_to === null
+    ? `${about.name}, images of ${about.size} px`
+    : `${about.name}: both images are sent to ${about.sends_to}`;
   $("#beams").max = about.most_beams;
+  show($("#beams").parentElement, about.most_beams > 1);
   show($("#examples"), about.examples > 0);
   for (let number = 0; number < about.examples; number++) {
     const button = make("button", { type: "button", title: `Example ${number + 1}` },
