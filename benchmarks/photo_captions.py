@@ -22,7 +22,7 @@ import torch
 from lib import real_pairs
 from lib.real_pairs import LOOKS, OTHERS, RealPair
 
-from cc_train import Captioner
+from cc_train import Captioner, doubt
 from cc_train.captioner import Caption
 from cc_train.data import image_pairs
 from cc_train.evaluation import calibrating
@@ -32,7 +32,7 @@ from cc_train.systems.photos.captioner import PhotoCaptioner
 
 KINDS = {"add": "appeared", "drop": "disappeared", "move": "moved"}
 PICTURES = dict(zip(LOOKS, ("brighter", "darker", "black and white", "blurred"), strict=True))
-SILENT = (sentences.NOTHING, sentences.EQUAL)
+SILENT = (sentences.NOTHING, doubt.EQUAL)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Judged:
     @property
     def is_unsure(self) -> bool:
         """Whether the caption says that it is not sure."""
-        return self.caption.text.startswith(sentences.NOT_SURE)
+        return self.caption.text.startswith(doubt.NOT_SURE)
 
 
 def judge(pair: RealPair, caption: Caption) -> Judged:
@@ -69,7 +69,7 @@ def judge(pair: RealPair, caption: Caption) -> Judged:
     elif pair.type in LOOKS:
         right = caption.text == f"the picture became {PICTURES[pair.type]}"
     elif pair.type == "view":
-        right = caption.text.startswith(sentences.NOT_SURE)
+        right = caption.text.startswith(doubt.NOT_SURE)
     else:
         right = "picture" not in caption.text and {one.kind for one in changes} == {
             KINDS[pair.type]
@@ -198,7 +198,7 @@ def fit(out: Path, prior: float) -> None:
     for pair, before, after in real_pairs.cut(out, pairs):
         pixels = image_pairs.stack([(before, after)], model.inputs.size)
         caption, of_pair = model.unjudged(torch.from_numpy(pixels))[0]  # type: ignore[attr-defined]
-        if caption.text == sentences.EQUAL:
+        if caption.text == doubt.EQUAL:
             continue
         judged.append(judge(pair, caption))
         evidence.append(of_pair)

@@ -168,7 +168,8 @@ def gain(root: str, limit: int | None) -> dict[str, Any]:
         for number, caption in zip(there, captions, strict=True):
             pair, _, truth = found[number]
             assert pair.facts is not None
-            exact += judge(caption.text, pair.facts, pair.captions).exact
+            own = caption.text if caption.raw is None else caption.raw
+            exact += judge(own, pair.facts, pair.captions).exact
             both = pairs[number]
             assert both is not None
             mask = changes.find(*both, settings, segmenter).mask

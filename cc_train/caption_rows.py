@@ -19,6 +19,8 @@ def row(caption: Caption, classes: Sequence[str] = ()) -> dict[str, Any]:
         classes: Names of the classes 1 … K of its mask; empty where they are not known.
     """
     values: dict[str, Any] = {"caption": caption.text}
+    if caption.raw is not None:
+        values["raw_caption"] = caption.raw
     if caption.confidence is not None:
         values["confidence"] = round(caption.confidence, 4)
     if caption.changes is not None:

@@ -74,6 +74,8 @@ class Caption:
         attention: Where it looked for each word; None for systems that do not say it, and for beam
             search.
         changes: Of the objects that the sentence names; None for systems that find none.
+        raw: The captioner's sentence, where `text` says in its place that it is not sure, or that
+            the images are equal (`cc_train.doubt`); else None.
     """
 
     text: str
@@ -84,6 +86,7 @@ class Caption:
     confidence: float | None = None
     attention: Attention | None = None
     changes: tuple[Change, ...] | None = None
+    raw: str | None = None
 
     def __str__(self) -> str:
         return self.text

@@ -14,10 +14,10 @@ import PIL.Image
 import torch
 
 from cc_prep.errors import JobFailed, UserError
-from cc_train import loading
-from cc_train.captioner import Caption, CaptionModel, Inputs
+from cc_train import doubt, loading
+from cc_train.captioner import Caption, CaptionModel, EncoderDecoder, Inputs
 from cc_train.data import image_pairs
-from cc_train.data.image_pairs import Image, Reading, Scale
+from cc_train.data.image_pairs import Image, Reading, Scale, Sized
 from cc_train.runs import stored_run
 from cc_train.sharing import export, hub
 from cc_train.training.settings import pick_device
@@ -140,6 +140,9 @@ class Captioner:
     ) -> Caption | list[Caption]:
         """The caption of a pair, or the captions of a list of pairs, in their order.
 
+        Of two equal images it says that they are equal, and with a confidence below 5 % that the
+        captioner is not sure, and why. `Caption.raw` then has the captioner's sentence.
+
         Args:
             before, after: Images as `cc_train.data.image_pairs.Image` has them: paths, URLs, arrays
                 [H, W, 3] RGB, [H, W] grey or [H, W, bands], PIL images. Both images of a pair have
@@ -189,22 +192,30 @@ class Captioner:
         arguments see `__call__`.
         """
         reading = Reading.of(bands, scale, register, resize)
-        batch: list[np.ndarray | UserError | JobFailed] = []
+        batch: list[Sized | UserError | JobFailed] = []
         for pair in pairs:
             try:
-                batch.append(image_pairs.stack([pair], self.inputs.size, reading))
+                batch.append(image_pairs.sized(*pair, self.inputs.size, reading))
             except (UserError, JobFailed) as error:  # the second of a store that does not answer
                 batch.append(error)
-        pixels = [one for one in batch if isinstance(one, np.ndarray)]
-        captions = iter(self._captions_of(np.concatenate(pixels), beams) if pixels else [])
-        return [next(captions) if isinstance(one, np.ndarray) else one for one in batch]
+        captions = iter(self._captions_of([one for one in batch if isinstance(one, Sized)], beams))
+        return [next(captions) if isinstance(one, Sized) else one for one in batch]
 
     def _captions(self, pairs: Sequence[Pair], beams: int, reading: Reading) -> list[Caption]:
-        return self._captions_of(image_pairs.stack(pairs, self.inputs.size, reading), beams)
+        size = self.inputs.size
+        return self._captions_of([image_pairs.sized(*pair, size, reading) for pair in pairs], beams)
 
-    def _captions_of(self, pixels: np.ndarray, beams: int) -> list[Caption]:
-        """pixels: uint8 [B, 2, H, W, 3] RGB of the size of `inputs`."""
-        return self.model.caption(torch.from_numpy(pixels).to(self.device), beams)
+    def _captions_of(self, pairs: Sequence[Sized], beams: int) -> list[Caption]:
+        """What a user is told of pairs of the size of `inputs`."""
+        if not pairs:
+            return []
+        pixels = torch.from_numpy(np.stack([pair.pixels for pair in pairs]))
+        captions = self.model.caption(pixels.to(self.device), beams)
+        calibration = self.model.calibration if isinstance(self.model, EncoderDecoder) else None
+        return [
+            doubt.told(caption, pair.are_equal, calibration)
+            for caption, pair in zip(captions, pairs, strict=True)
+        ]
 
 
 def _each(pairs: object) -> Iterator[Pair]:

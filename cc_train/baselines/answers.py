@@ -23,7 +23,7 @@ _PARAGRAPHS = re.compile(r"\n\s*\n")
 _BOLD = re.compile(r"(\*\*|__)(?=\S)(.+?)(?<=\S)\1")
 _MARK = re.compile(r"\A(?:#{1,6}|[-*•]|\d{1,2}[.)])\s+")
 _LABEL = re.compile(
-    r"\A(?:(?:the |my )?(?:final |short |one-sentence )?"
+    r"\A(?:(?:the |my )?(?:only |main |final |short |one-sentence )?"
     r"(?:answer|caption|change|changes|description|difference|output|request|response|sentence)"
     r"(?: between (?:the (?:two )?)?images)?"
     r"(?: is that[:,]?| is:|\s*:)"

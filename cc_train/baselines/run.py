@@ -38,11 +38,9 @@ from cc_train.training.settings import pick_device
 from cc_train.transformers_models import Precision
 
 FILE, ANSWERS = "baseline.json", "answers"
-KEY_VARIABLE = "OPENAI_API_KEY"
 TRIES, TIMEOUT = server.Patience.tries, server.Patience.timeout
 SHOTS = 4  # examples
 FIRST = 5  # answers; if all of them are empty, no further question is put
-MANY_TOKENS = 16384
 MAX_LINE_LENGTH = 100  # of a difference of settings in a message, in characters
 
 
@@ -129,9 +127,9 @@ def baseline(
         )
     else:
         asked = server.Server(
-            Endpoint.of(url, key_variable or KEY_VARIABLE),
+            Endpoint.of(url, key_variable or server.KEY_VARIABLE),
             model,
-            _sent(overrides),
+            server.generation(overrides),
             Pace(requests_per_minute),
             server.Patience(tries or TRIES, timeout or TIMEOUT),
             None if no_probe else console.print,
@@ -201,8 +199,8 @@ def _nothing_said(answers: Sequence[Answer], out: Path) -> str:
         why = "the server refuses the questions for their contents"
     elif LENGTH in ends:
         why = (
-            "the limit of tokens cut the model off before its answer, perhaps in its thoughts. "
-            f"Add --set max_tokens={MANY_TOKENS} (of a local model: max_new_tokens), or have it "
+            "the limit of tokens cut the model off before its answer, perhaps in its thoughts. Add "
+            f"--set max_tokens={server.MANY_TOKENS} (of a local model: max_new_tokens), or have it "
             "answer without thoughts, see docs/baseline.md"
         )
     else:
@@ -256,13 +254,6 @@ def _check_apart(
     for name, is_given in wrong.items():
         if is_given:
             raise UserError(f"{name} is {where}", remedy)
-
-
-def _sent(overrides: Sequence[str]) -> dict[str, Any]:
-    """The decoding parameters of a request to a server. Raises UserError."""
-    generation: dict[str, Any] = dict(server.GENERATION)
-    settings.override(generation, overrides)
-    return {name: value for name, value in generation.items() if value is not None}
 
 
 def _generation(overrides: Sequence[str]) -> local.Generation:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cc_prep import settings
 from cc_prep.errors import JobFailed, UserError
 from cc_train.baselines import http_client, probe
 from cc_train.baselines.answers import FILTERED, Answer
@@ -23,6 +24,8 @@ from cc_train.baselines.questions import Question, Turn
 
 # A model that thinks takes some thousand tokens before it answers; others end after a sentence.
 GENERATION: Mapping[str, Any] = {"max_tokens": 4096, "temperature": 0}
+MANY_TOKENS = 16384  # for models that think for long
+KEY_VARIABLE = "OPENAI_API_KEY"
 OURS = ("messages", "model", "n", "stream")  # keys of a request that the user does not set
 MAX_BREAK = 60.0  # seconds between two tries, unless the server asks for more
 MAX_WAIT = 900.0  # seconds; a server that asks for more is not waited for
@@ -173,6 +176,13 @@ class Server:
         except (UserError, JobFailed):
             return None
         return None if sight.misses_one else (endpoint, sight)
+
+
+def generation(overrides: Sequence[str]) -> dict[str, Any]:
+    """The decoding parameters of a request, by `--set`. Raises UserError."""
+    values: dict[str, Any] = dict(GENERATION)
+    settings.override(values, overrides)
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def parsed(reply: Any, endpoint: Endpoint) -> Answer:

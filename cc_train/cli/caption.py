@@ -12,10 +12,18 @@ import click
 
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.terminal import echo
-from cc_train.cli.options import beams_option, decode_option, device_option, shards_option
+from cc_train.cli.options import (
+    beams_option,
+    chat_captioner,
+    decode_option,
+    device_option,
+    server_options,
+    shards_option,
+)
 
 if TYPE_CHECKING:
     from cc_prep.manifest import ImageValues
+    from cc_train.baselines.captioner import ChatCaptioner
     from cc_train.captioner import Caption, CaptionModel
     from cc_train.pretrained import Captioner
 
@@ -32,6 +40,7 @@ if TYPE_CHECKING:
 @beams_option
 @decode_option
 @device_option
+@server_options
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object per pair, with all beams."
 )
@@ -91,6 +100,11 @@ def caption(
     beams: int,
     decode: str,
     device: str,
+    url: str | None,
+    model: str | None,
+    prompt: str | None,
+    key_variable: str | None,
+    overrides: tuple[str, ...],
     as_json: bool,
     bands: tuple[int, ...] | None,
     scale: str | tuple[float, float],
@@ -106,7 +120,8 @@ def caption(
 
     RUN is the folder of a training or of an exported captioner. Without RUN, captioner-mini is
     used, which comes with the package. A calibrated captioner adds the probability that its
-    sentence is right; it is known for greedy sentences alone, so not with --beams above 1.
+    sentence is right; it is known for greedy sentences alone, so not with --beams above 1. Below
+    5 % the sentence is "not sure: …" with the reason, and --json keeps the captioner's own.
 
     --pairs captions many pairs: a list with columns `before` and `after` (paths relative to the
     list), a folder with `before/NAME` and `after/NAME`, or one with `NAME_before.*` and
@@ -117,9 +132,12 @@ def caption(
     reprojected to the pixels of that before. A run with --geojson that was ended goes on where it
     was. Needs the extra [geo].
 
+    --url asks a multi-modal LLM of a server, OpenAI-compatible or Ollama, which gets both images.
+
     \b
     Examples:
       cc-train caption before.png after.png
+      cc-train caption --url http://localhost:8000/v1 --model some-vl-model before.png after.png
       cc-train caption out/clevr/stage2 --shards 'out/clevr/shards/test-*.tar' --limit 3
       cc-train caption out/pairs/chain before.png after.png --mask mask.png --overlay seen.jpg
       cc-train caption out/mine/captioner 2024.tif 2026.tif --bands 4,3,2 --scale percentile
@@ -150,15 +168,22 @@ def caption(
         "bands": bands, "scale": scale, "register": register, "resize": resize,
     }  # fmt: skip
     reading = Reading.of(**given)
+    chat = chat_captioner(url, model, prompt, key_variable, overrides)
+    if chat is not None:
+        drawn = mask is not None or overlay is not None
+        one_run = len(paths) in (1, 3) or shards or beams > 1 or device != "auto"
+        if one_run or drawn or tile is not None:
+            what = "RUN, --shards, --beams, --device, --tile, --mask and --overlay"
+            raise UserError(f"{what} are not of --url", "Leave them out with --url")
     if shards:
         if images or pairs is not None:
             raise UserError("--shards and other pairs are both given", "Give one of them")
         if reading != Reading():
             what = "--bands, --scale, --register and --resize are of images"
             raise UserError(what, "Leave them out with --shards")
-        model = loading.load(run, pick_device(device))
-        model = consensus.Consensus(model) if agree else model
-        _caption_samples(model, shards, limit, beams, as_json)
+        network = loading.load(run, pick_device(device))
+        network = consensus.Consensus(network) if agree else network
+        _caption_samples(network, shards, limit, beams, as_json)
         return
     if limit is not None:
         raise UserError("--limit without --shards", "Give --shards too")
@@ -166,8 +191,13 @@ def caption(
         if images:
             raise UserError("images and --pairs are both given", "Give one of them")
         listed = list(read_pairs(Path(pairs)))
-        captioner = Captioner.from_pretrained(run, device=device)
-        captioner.model = consensus.Consensus(captioner.model) if agree else captioner.model
+        captioner: Captioner | ChatCaptioner
+        if chat is not None:
+            captioner = chat
+        else:
+            captioner = Captioner.from_pretrained(run, device=device)
+            if agree:
+                captioner.model = consensus.Consensus(captioner.model)
         _caption_listed(captioner, listed, given, beams, as_json)
         return
     if images is None:
@@ -181,13 +211,17 @@ def caption(
         cut = (tile, tile // 8 if overlap is None else overlap)
         _caption_scene(run, device, images, reading.image, cut, geojson, beams, as_json)
         return
+    if chat is not None:
+        said = chat(*images, **given)
+        echo(_json_line(*images, said) if as_json else _text(said))
+        return
     captioner = Captioner.from_pretrained(run, device=device)
     captioner.model = consensus.Consensus(captioner.model) if agree else captioner.model
     one = captioner(*images, beams=beams, **given)
     if mask is not None or overlay is not None:
         overlays.write(one, images, mask, overlay, reading)
     if as_json:
-        echo(_json_line(*images, one, captioner))
+        echo(_json_line(*images, one, captioner.inputs.mask_classes))
     else:
         echo(_text(one))
 
@@ -255,7 +289,7 @@ def _numbers(text: str | None, kind: type[int | float]) -> tuple[int | float, ..
 
 
 def _caption_listed(
-    captioner: Captioner,
+    captioner: Captioner | ChatCaptioner,
     listed: Sequence[tuple[str, str]],
     reading: dict[str, Any],
     beams: int,
@@ -269,15 +303,21 @@ def _caption_listed(
     """
     from cc_train.captioner import Caption
     from cc_train.evaluation.predict import BATCH
+    from cc_train.pretrained import Captioner
 
+    # What a server answered is printed at once: it may be paid for, and the next may fail.
+    size: int = 1
+    classes: Sequence[str] = ()
+    if isinstance(captioner, Captioner):
+        size, classes = BATCH, captioner.inputs.mask_classes
     failed = 0
-    for first in range(0, len(listed), BATCH):
-        part = listed[first : first + BATCH]
+    for first in range(0, len(listed), size):
+        part = listed[first : first + size]
         outcomes = captioner.caption_each(part, beams=beams, **reading)
         for number, (pair, one) in enumerate(zip(part, outcomes, strict=True), first + 1):
             if isinstance(one, Caption):
                 line = f"{pair[0]}\t{pair[1]}\t{_text(one)}"
-                echo(_json_line(*pair, one, captioner) if as_json else line)
+                echo(_json_line(*pair, one, classes) if as_json else line)
                 continue
             failed += 1
             echo(f"pair {number}: {one}", err=True)
@@ -339,10 +379,11 @@ def _caption_samples(
             echo(f"    reference: {reference}")
 
 
-def _json_line(before: str, after: str, caption: Caption, captioner: Captioner) -> str:
+def _json_line(before: str, after: str, caption: Caption, classes: Sequence[str] = ()) -> str:
+    """A caption and its images as JSON; `classes` are the names of those of its mask."""
     from cc_train.caption_rows import row
 
-    said = row(caption, captioner.inputs.mask_classes)
+    said = row(caption, classes)
     return json.dumps({"before": before, "after": after, **said}, ensure_ascii=False)
 
 
@@ -425,6 +466,7 @@ def imagine(**options: Any) -> None:
     help="What programs must send as `Authorization: Bearer TEXT`, and browsers as password.",
 )
 @device_option
+@server_options
 def serve(
     *,
     run: str,
@@ -436,15 +478,21 @@ def serve(
     fetch: bool,
     token: str | None,
     device: str,
+    url: str | None,
+    model: str | None,
+    prompt: str | None,
+    key_variable: str | None,
+    overrides: tuple[str, ...],
 ) -> None:
     """Serves a page for the browser that captions two images.
 
     RUN is the folder of a training or of an exported captioner, or captioner-mini. The page shows
     beams, confidence and, if the captioner provides them, the attention of each word and the
-    imagined frames. No request leaves the machine, unless --fetch allows it. --collect makes a data
-    set of your own pairs: a table (pairs.jsonl) and LevirCCcaptions.json. --examples and --pairs
-    take what `cc-train caption --pairs` takes. Programs ask for captions at /v1/caption, as
-    /v1/openapi.json says. Needs the extra [serve].
+    imagined frames. No request leaves the machine, unless --fetch allows it, or --url, which has a
+    multi-modal LLM of a server caption the images. --collect makes a data set of your own pairs: a
+    table (pairs.jsonl) and LevirCCcaptions.json. --examples and --pairs take what `cc-train caption
+    --pairs` takes. Programs ask for captions at /v1/caption, as /v1/openapi.json says. Needs the
+    extra [serve].
 
     \b
     Examples:
@@ -455,10 +503,14 @@ def serve(
 
     for module in ("starlette", "uvicorn", "python_multipart"):
         extras.require(module, "cc-train serve", "serve")
+    from cc_train.runs import run_folder
     from cc_train.serve.server import make
 
     if pairs is not None and collect is None:
         raise UserError("--pairs without --collect", "Give the folder that captions go into too")
+    chat = chat_captioner(url, model, prompt, key_variable, overrides)
+    if chat is not None and (run != run_folder.SHIPPED or device != "auto"):
+        raise UserError("RUN and --device are not of --url", "Leave them out with --url")
     with make(
         run,
         host=host,
@@ -469,6 +521,7 @@ def serve(
         fetch=fetch,
         device=device,
         token=token,
+        chat=chat,
     ) as server:
         echo(f"{server.service.name}: {server.url} (Ctrl-C ends it)")
         if not server.is_local:

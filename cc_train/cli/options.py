@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, get_args
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
+from cc_prep.errors import UserError
 from cc_prep.unspaced import Words
+
+if TYPE_CHECKING:
+    from cc_train.baselines.captioner import ChatCaptioner
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 SHARDS = "a path, glob, brace expression or URL (repeatable)"
@@ -51,6 +55,67 @@ words_option = click.option(
 json_scores_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the scores as JSON."
 )
+
+
+_OF_A_SERVER = (
+    click.option(
+        "--url",
+        metavar="URL",
+        help="Ask a model of this server in place of RUN, as `cc-train baseline` does; both images "
+        "are sent there.",
+    ),
+    click.option("--model", metavar="NAME", help="With --url: the name of the model there."),
+    click.option("--prompt", metavar="TEXT", help="With --url: the question."),
+    click.option(
+        "--key-variable",
+        metavar="NAME",
+        help="With --url: the environment variable that holds the key [default: OPENAI_API_KEY].",
+    ),
+    click.option(
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="With --url: a decoding parameter of the request (repeatable).",
+    ),
+)
+
+
+def server_options(command: Command) -> Command:
+    """Options by which two images go to a model of a server; `chat_captioner` takes them."""
+    for option in reversed(_OF_A_SERVER):
+        command = option(command)
+    return command
+
+
+def chat_captioner(
+    url: str | None,
+    model: str | None,
+    prompt: str | None,
+    key_variable: str | None,
+    overrides: Sequence[str],
+) -> ChatCaptioner | None:
+    """The captioner that these options name; None without them. Raises UserError."""
+    if url is None:
+        if model is not None or prompt is not None or key_variable is not None or overrides:
+            raise UserError(
+                "--model, --prompt, --key-variable and --set are of a server", "Give --url too"
+            )
+        return None
+    if model is None:
+        raise UserError("--url without --model", "Name a model that the server has: --model NAME")
+    from cc_prep.console import on_stderr
+    from cc_train.baselines import server
+    from cc_train.baselines.captioner import ChatCaptioner
+
+    return ChatCaptioner(
+        url,
+        model,
+        prompt=prompt,
+        key_variable=key_variable or server.KEY_VARIABLE,
+        overrides=overrides,
+        say=on_stderr().print,
+    )
 
 
 def shards_option(what: str, required: bool = False) -> Callable[[Command], Command]:

@@ -62,6 +62,13 @@ class Reading(NamedTuple):
 AS_STORED = Reading()
 
 
+class Sized(NamedTuple):
+    """A pair, uint8 [2, H, W, 3] RGB, and whether no pixel of its own size differs."""
+
+    pixels: np.ndarray
+    are_equal: bool
+
+
 def stack(
     pairs: Sequence[tuple[Image, Image]],
     size: tuple[int, int],
@@ -78,7 +85,7 @@ def stack(
     Raises:
         UserError: For anything that is no image, and for a pair whose images differ in size.
     """
-    return np.stack([_pair(before, after, size, reading) for before, after in pairs])
+    return np.stack([sized(before, after, size, reading).pixels for before, after in pairs])
 
 
 def in_own_size(before: Image, after: Image, reading: Reading = AS_STORED) -> np.ndarray:
@@ -96,9 +103,13 @@ def in_own_size(before: Image, after: Image, reading: Reading = AS_STORED) -> np
     return np.stack(pixels)
 
 
-def _pair(before: Image, after: Image, size: tuple[int, int], reading: Reading) -> np.ndarray:
+def sized(
+    before: Image, after: Image, size: tuple[int, int], reading: Reading = AS_STORED
+) -> Sized:
+    """A pair in the size that a captioner takes. Raises UserError, see `stack`."""
     pixels = in_own_size(before, after, reading)
-    return np.stack([images.resize(image, size) for image in pixels])
+    are_equal = np.array_equal(pixels[0], pixels[1])
+    return Sized(np.stack([images.resize(image, size) for image in pixels]), are_equal)
 
 
 def require_one_size(pixels: Sequence[np.ndarray], names: tuple[str, str]) -> None:

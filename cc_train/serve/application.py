@@ -35,7 +35,7 @@ from cc_prep.errors import JobFailed, RejectedPair, UserError
 from cc_prep.media import images, video
 from cc_train.pretrained import Captioner
 from cc_train.serve import api
-from cc_train.serve.captions import CaptionService
+from cc_train.serve.captions import CaptionService, Service
 from cc_train.serve.collection import Collection, Row
 from cc_train.serve.waiting import TYPES, Pair, Waiting
 
@@ -83,7 +83,7 @@ class Application:
 
     def __init__(
         self,
-        service: CaptionService,
+        service: Service,
         examples: Sequence[Pair],
         queue: Sequence[Pair],
         collection: Collection | None,
@@ -104,7 +104,7 @@ class Application:
                 Route("/pairs", self._put, methods=["POST"]),
                 Route("/pairs/remove", self._remove, methods=["POST"]),
                 Route(HEALTH, self._health),
-                *(Route(path, self._program(work), methods=["POST"]) for path, work in API.items()),
+                *self._routes_of_programs(),
                 Route("/{kind}/{which}/{side}", self._image),
             ],
             middleware=[Middleware(_Guard, is_called=is_called, token=token)],
@@ -139,13 +139,24 @@ class Application:
         told = {"status": "ok", "captioner": self.service.name, "version": __version__}
         return _Answer(_json(told), JSON)
 
-    def _program(self, work: _Work) -> Callable[[Request], Awaitable[Response]]:
+    def _routes_of_programs(self) -> list[Route]:
+        """None where a server captions the pairs: a program asks that server itself."""
+        if not isinstance(self.service, CaptionService):
+            return []
+        captioner = self.service.captioner
+        return [
+            Route(path, self._program(captioner, work), methods=["POST"])
+            for path, work in API.items()
+        ]
+
+    def _program(
+        self, captioner: Captioner, work: _Work
+    ) -> Callable[[Request], Awaitable[Response]]:
         """What answers a program's request."""
 
         async def answer(request: Request) -> Response:
             body = await self._body(request, (api.JSON, api.FORM))
             content_type = request.headers["Content-Type"]
-            captioner = self.service.captioner
             return await self._answer(
                 request,
                 lambda: (_json(work(captioner, content_type, body)), JSON),

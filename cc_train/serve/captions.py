@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
 
-from cc_prep.errors import UserError
+from cc_prep.errors import JobFailed, UserError
 from cc_prep.inspect.pages import data_url
 from cc_prep.media import images
+from cc_train.baselines.captioner import ChatCaptioner
 from cc_train.captioner import Attention, Caption
 from cc_train.data import image_pairs
 from cc_train.pretrained import Captioner
@@ -22,6 +23,20 @@ COLOURS = (  # of classes
     (150, 60, 220), (0, 150, 90), (150, 90, 40),
 )  # fmt: skip
 OPACITY = 150  # of 255
+
+
+class Service(Protocol):
+    """What captions the pairs that a page sends."""
+
+    name: str
+
+    def about(self) -> dict[str, Any]:
+        """What the page says of it. sends_to: where it sends the images; None if nowhere."""
+        ...
+
+    def caption(self, before: np.ndarray, after: np.ndarray, beams: int) -> dict[str, Any]:
+        """All that is known of a pair of images uint8 [H, W, 3] RGB, as JSON. Raises UserError."""
+        ...
 
 
 class CaptionService:
@@ -37,7 +52,8 @@ class CaptionService:
     def about(self) -> dict[str, Any]:
         """What the page says of the captioner."""
         height, width = self.captioner.inputs.size
-        return {"name": self.name, "size": f"{width}×{height}", "most_beams": MAX_BEAMS}
+        size = f"{width}×{height}"
+        return {"name": self.name, "size": size, "most_beams": MAX_BEAMS, "sends_to": None}
 
     def caption(self, before: np.ndarray, after: np.ndarray, beams: int) -> dict[str, Any]:
         """All that is known of a pair, as JSON; what the captioner does not say is None or empty.
@@ -58,6 +74,7 @@ class CaptionService:
         frames = strips.imagined(self.captioner.model, pixels)
         return {
             "caption": greedy.text,
+            "raw_caption": greedy.raw,
             "confidence": greedy.confidence,
             "beams": [{"caption": text, "score": score} for text, score in ranked],
             "mask": None if greedy.mask is None else _mask(greedy.mask),
@@ -65,6 +82,30 @@ class CaptionService:
             "imagined": [] if frames is None else [url(frame) for frame in frames],
             **_heat(greedy, before, after),
         }
+
+
+class ChatService:
+    """Captions by a multi-modal LLM of a server, which says a sentence alone."""
+
+    def __init__(self, captioner: ChatCaptioner) -> None:
+        self.captioner, self.name = captioner, captioner.name
+
+    def about(self) -> dict[str, Any]:
+        """What the page says of the captioner."""
+        endpoint = str(self.captioner.server.endpoint)
+        return {"name": self.name, "size": None, "most_beams": 1, "sends_to": endpoint}
+
+    def caption(self, before: np.ndarray, after: np.ndarray, beams: int) -> dict[str, Any]:
+        """The sentence about a pair, see `Service`; `beams` is not looked at, as there are none."""
+        try:
+            caption = self.captioner(before, after)
+        except JobFailed as error:
+            raise UserError(str(error), "Try again") from None
+        nothing: dict[str, Any] = {
+            "raw_caption": None, "confidence": None, "mask": None,
+            "beams": [], "regions": [], "imagined": [], "words": [], "looked": [],
+        }  # fmt: skip
+        return {"caption": caption.text, **nothing}
 
 
 def _heat(caption: Caption, before: np.ndarray, after: np.ndarray) -> dict[str, Any]:

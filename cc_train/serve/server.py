@@ -15,10 +15,11 @@ import uvicorn
 
 from cc_prep import storage
 from cc_prep.errors import UserError
+from cc_train.baselines.captioner import ChatCaptioner
 from cc_train.data.pair_lists import read_pairs
 from cc_train.pretrained import Captioner
 from cc_train.serve.application import Application
-from cc_train.serve.captions import CaptionService
+from cc_train.serve.captions import CaptionService, ChatService, Service
 from cc_train.serve.collection import Collection
 from cc_train.serve.connections import MAX_HEADER_BYTES, Connection
 from cc_train.serve.waiting import Pair
@@ -45,7 +46,7 @@ class Server:
 
     def __init__(
         self,
-        service: CaptionService,
+        service: Service,
         examples: Sequence[Pair] = (),
         queue: Sequence[Pair] = (),
         collection: Collection | None = None,
@@ -149,16 +150,22 @@ def make(
     fetch: bool,
     device: str,
     token: str | None = None,
+    chat: ChatCaptioner | None = None,
 ) -> Server:
     """The server, which does not answer yet. Raises UserError.
 
     Args:
+        chat: Captions in place of `run`.
         fetch: Whether images of the lists may be at addresses, which the server then asks for them.
     """
     offered = _listed(Path(examples) if examples else shipped_examples(), fetch)
     queue = [] if pairs is None else _listed(Path(pairs), fetch)
     collection = None if collect is None else Collection(Path(collect))
-    service = CaptionService(Captioner.from_pretrained(run, device=device), hub.name_of(run))
+    service: Service
+    if chat is not None:
+        service = ChatService(chat)
+    else:
+        service = CaptionService(Captioner.from_pretrained(run, device=device), hub.name_of(run))
     return Server(service, offered, queue, collection, host, port, token)
 
 

@@ -73,11 +73,14 @@ def test_it_is_evaluated_exported_and_captions_images(
     images = [next((synth_root / name).glob("*.png")) for name in ("images", "sc_images")]
     captions = []
     for captioner in (out / "run", tmp_path / "mini"):
-        done = cc_train("caption", captioner, *images)
+        done = cc_train("caption", captioner, *images, "--json")
         assert done.returncode == 0, done.stderr
-        captions.append(done.stdout)
-    caption, confidence = captions[1].rstrip("\n").split("\t")
-    assert f"{caption}\n" == captions[0]
+        captions.append(json.loads(done.stdout))
+    assert captions[1].get("raw_caption", captions[1]["caption"]) == captions[0]["caption"]
+    assert 0 <= captions[1]["confidence"] <= 1
+    done = cc_train("caption", tmp_path / "mini", *images)
+    caption, confidence = done.stdout.rstrip("\n").split("\t")
+    assert caption == captions[1]["caption"]
     assert 0 <= int(confidence.removesuffix(" %")) <= 100
     noise = [tmp_path / name for name in ("a.png", "b.png")]
     for number, path in enumerate(noise):

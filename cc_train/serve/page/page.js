@@ -4,7 +4,7 @@
 const $ = (selector) => document.querySelector(selector);
 const SIDES = ["before", "after"];
 const pair = { before: null, after: null }; // {name, data (base64)}
-let sentence = ""; // the caption that is shown; it may be empty
+let sentence = ""; // the captioner's own about the pair that is shown; it may be empty
 let confidence = null; // of it; null where the captioner gives none
 let asked = 0; // counts requests, so that an answer to an older pair is not shown
 
@@ -140,8 +140,10 @@ function busy(waits) {
 
 function result(value) {
   show($("#result"), true);
-  [sentence, confidence] = [value.caption, value.confidence];
-  $("#sentence").textContent = sentence || "(nothing)";
+  const raw = value.raw_caption ?? null;
+  [sentence, confidence] = [raw ?? value.caption, value.confidence];
+  $("#sentence").textContent = value.caption || "(nothing)";
+  show($("#raw"), raw !== null).textContent = `Its own sentence: ${raw || "(nothing)"}`;
   show($("#confidence"), value.confidence !== null);
   if (value.confidence !== null) {
     $("#confidence meter").value = value.confidence;
@@ -277,8 +279,11 @@ $("#swap").onclick = () => {
 $("#beams").onchange = caption;
 
 const started = ask("/about").then((about) => {
-  $("#about").textContent = `${about.name}, images of ${about.size} px`;
+  $("#about").textContent = about.sends_to === null
+    ? `${about.name}, images of ${about.size} px`
+    : `${about.name}: both images are sent to ${about.sends_to}`;
   $("#beams").max = about.most_beams;
+  show($("#beams").parentElement, about.most_beams > 1);
   show($("#examples"), about.examples > 0);
   for (let number = 0; number < about.examples; number++) {
     const button = make("button", { type: "button", title: `Example ${number + 1}` },

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from cc_prep.media import images
 from cc_prep.models.nanodet import SIDE, Detection, NanoDet
 from cc_prep.records import CHANGE_CLASS
+from cc_train import doubt
 from cc_train.captioner import Caption, Change, Inputs
 from cc_train.layers.with_frozen import WithFrozen
 from cc_train.systems.pair_trunk import PairTrunk
@@ -20,7 +21,6 @@ from cc_train.systems.photos.objects import Box, Verdict
 from cc_train.systems.photos.pictures import BLURS, CROPS, Pictures
 
 LOWEST = 0.06  # score of the detections that are looked at
-MIN_CONFIDENCE = 0.05  # below it, the sentence says that it is not sure
 MIN_ALIKE = 0.35  # below it, the two images seem to show different views
 MAX_LOGIT = 10.0  # of the chance that the comparison gives
 EVIDENCE = 4  # numbers
@@ -70,16 +70,17 @@ class PhotoCaptioner(WithFrozen):
 
     def _judged(self, caption: Caption, evidence: Sequence[float]) -> Caption:
         """The caption with its confidence; one that says that it is not sure if that is low."""
-        if caption.text == sentences.EQUAL:
+        if caption.text == doubt.EQUAL:
             return replace(caption, confidence=1.0)
         with torch.inference_mode():
             inputs = torch.tensor(evidence, device=self.device)
             confidence = float(self.confidence(inputs).sigmoid())
-        if confidence >= MIN_CONFIDENCE:
-            return replace(caption, confidence=confidence)
-        text = sentences.UNLIKE if evidence[-1] < MIN_ALIKE else sentences.UNCLEAR
+        caption = replace(caption, confidence=confidence)
+        if confidence >= doubt.MIN_CONFIDENCE:
+            return caption
+        why = sentences.UNLIKE if evidence[-1] < MIN_ALIKE else sentences.UNCLEAR
         empty = np.zeros(self.inputs.size, np.uint8)
-        return replace(caption, text=text, confidence=confidence, changes=(), mask=empty)
+        return replace(doubt.unsure(caption, why), changes=(), mask=empty)
 
     def _verdicts(self, pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Verdict]:
         """What the comparison says of pairs of images, uint8 [H, W, 3]."""
@@ -114,7 +115,7 @@ def _caption(
     """The caption of a pair, uint8 [2, H, W, 3], and the evidence for it."""
     changes: list[Change] = []
     if np.array_equal(pair[0], pair[1]):
-        text = sentences.EQUAL
+        text = doubt.EQUAL
     else:
         if seen.change not in (*BLURS, *CROPS):  # which leave nothing as it was
             changes = objects.find(verdict, *detected, seen.difference, seen.new_color)

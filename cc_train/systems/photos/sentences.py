@@ -9,10 +9,8 @@ from cc_train.captioner import Change
 
 Box = tuple[float, float, float, float]
 NOTHING = "nothing changed"
-EQUAL = "the two images are equal"
-NOT_SURE = "not sure: "
-UNLIKE = NOT_SURE + "the two images seem to show different views"
-UNCLEAR = NOT_SURE + "nothing that is known of changes fits these images"
+UNLIKE = "the two images seem to show different views"
+UNCLEAR = "nothing that is known of changes fits these images"
 
 
 def text(picture: str, changes: Sequence[Change]) -> str:

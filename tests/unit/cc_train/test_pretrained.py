@@ -230,7 +230,7 @@ def test_a_bad_pair_of_a_list_stops_no_other(
         lines = [f"{one['before']}\t{one['after']}\t{one.get('caption')}" for one in records]
         lines = [lines[0], lines[3]]
     assert len(lines) == 2
-    assert lines[1].startswith(f"{after}\t{after}\tnothing changed")
+    assert lines[1].startswith(f"{after}\t{after}\tthe two images are equal")
 
 
 def test_a_list_of_one_pair_has_the_lines_of_a_list(

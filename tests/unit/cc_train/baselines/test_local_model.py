@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -16,7 +17,7 @@ from cc_prep.errors import UserError
 from cc_prep.weights import folders as weights_folders
 from cc_train.baselines import local, prompts
 from cc_train.baselines.local import Generation, Local
-from cc_train.baselines.questions import Question
+from cc_train.baselines.questions import Example, Question
 from tests import vlm_factory, weight_factory
 
 FAMILIES = ("smolvlm", "qwen2_5_vl")
@@ -63,6 +64,24 @@ def _scores(asked: Local, pair: Question) -> torch.Tensor:
     with torch.inference_mode():
         logits = asked.model(**asked._encoded([local.chat(pair)])).logits
     return logits[0, -1]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_examples_are_read(folders: dict[str, Path], name: str) -> None:
+    """Keeps away: examples whose images or captions a chat template drops."""
+    asked = model(folders[name])
+    one, other = question(1), question(2)
+    example = Example("e", other.before, other.after, "a car left")
+    shown = [
+        replace(one, examples=(example,)),
+        replace(one, examples=(replace(example, caption="a bus came"),)),
+        replace(one, examples=(replace(example, after=one.after),)),
+    ]
+    scores = [_scores(asked, pair) for pair in (one, *shown)]
+    for number, score in enumerate(scores):
+        for former in scores[:number]:
+            assert (score - former).abs().max() > 1e-4
+    assert asked.answer(shown[:1])
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -102,6 +102,7 @@ def test_answers_among_the_thoughts(answer: Answer, caption: str, is_in_thoughts
         "The change is that a car left.", "- A car left.", "1. A car left.", "## A car left.",
         "A **car** left.", "Sure! Here is the change:\n\n“A car left.”", "Caption: `A car left.`",
         "The difference between the two images is that: A car left.", "Final answer : A car left.",
+        "The only change is that a car left.",
         "Here's one sentence: __A car left.__",
     ],
 )  # fmt: skip

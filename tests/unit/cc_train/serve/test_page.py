@@ -416,6 +416,18 @@ def test_captions_of_a_refused_save_stay(page: Tab, queued: Collection) -> None:
     assert page.run("$('#captions').value") == "typed"
 
 
+def test_a_doubt_is_shown_and_not_proposed(page: Tab, queued: Collection) -> None:
+    """Keeps away: "not sure: …" as a caption of the data set."""
+    doubted = (
+        "{caption: 'not sure: why', raw_caption: 'a cube moved', confidence: 0.01, words: [], "
+        "mask: null, imagined: [], beams: []}"
+    )
+    page.run(f"$('#captions').value = ''; result({doubted}); $('#propose').click()")
+    assert page.run("$('#sentence').textContent") == "not sure: why"
+    assert page.run("$('#raw').hidden || $('#raw').textContent") == "Its own sentence: a cube moved"
+    assert page.run("$('#captions').value") == "a cube moved"
+
+
 def test_an_empty_caption_is_not_proposed(page: Tab, queued: Collection) -> None:
     """Keeps away: "(nothing)" as a caption of the data set."""
     empty = "{caption: '', confidence: null, words: [], mask: null, imagined: [], beams: []}"

@@ -97,6 +97,10 @@ def test_a_caption_with_all_that_is_known_of_it(server: Server) -> None:
     first = images.decode(base64.b64decode(value["imagined"][0].partition(",")[2]), "first")
     assert first.shape == (*TALKATIVE_SIZE, 3)
     assert ask(server, "POST", "/caption", PAIR)[1]["beams"] == []
+    assert value["raw_caption"] is None
+    same = ask(server, "POST", "/caption", {**PAIR, "after": PAIR["before"]})[1]
+    assert (same["caption"], same["raw_caption"]) == ("the two images are equal", "the cube moved")
+    assert same["regions"] == same["words"] == []
 
 
 @pytest.mark.parametrize(
