@@ -61,7 +61,7 @@ $(BROWSER): $(SETUP)
 	  echo "The tests need a Chromium on the PATH: install it by hand"; exit 1; }
 	@touch $@
 
-# METEOR is a Java program. Installed only where there is none; without it all else is scored.
+# A test compares METEOR with its Java program. Installed only where there is none.
 java: $(JAVA)
 
 $(JAVA): $(SETUP)

@@ -91,9 +91,9 @@ def evaluate(
     """Scores RUN's captions, or any system's, against references.
 
     Computes BLEU-1..4, METEOR, ROUGE-L, CIDEr and SPICE for all pairs, for the changed and the
-    unchanged ones, and for each type of change; METEOR and SPICE need Java. Predictions are always
-    written. For rendered pairs, what the captions state is checked first: changed or not, type of
-    change, attributes of the object. Their shards hold the facts; with --references, give --facts.
+    unchanged ones, and for each type of change; SPICE needs Java. Predictions are always written.
+    For rendered pairs, what the captions state is checked first: changed or not, type of change,
+    attributes of the object. Their shards hold the facts; with --references, give --facts.
     --predictions takes COCO's results, {id: caption}, and the files of SCORER, CLIP4IDC and ProCap.
     The last line is the signature of the scores: scores with different signatures are not
     comparable. Masks are written and scored too where captioner and shards have them;

@@ -1,6 +1,6 @@
 """The signature of a score: all that it depends on besides the captions, in one printable line.
 
-    pairs:1263|refs:2100-3f6c0d2a91be|subset:all|tok:ptb|CIDEr:D,df=refs|METEOR:1.5|…
+    pairs:1263|refs:2100-3f6c0d2a91be|subset:all|tok:ptb|CIDEr:D,df=refs|METEOR:1.5,python|…
 
 As with sacreBLEU's signature, two scores are comparable if their lines agree. Keys are separated by
 `|`; no value holds a `|` or a `:`.
@@ -27,7 +27,7 @@ TOLD_OTHERWISE = ("subset", "version")  # by `refs`, which holds every pair, and
 # By measure: what it is, and in which variant.
 VARIANTS = {
     "BLEU": "corpus,closest",
-    "METEOR": "1.5",
+    "METEOR": "1.5,python",
     "ROUGE-L": "beta=1.2",
     "CIDEr": "D,n=4,sigma=6,df=refs",
     "SPICE": "1.0",

@@ -128,7 +128,7 @@ def test_scoring_is_light(way: str, tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text('{"a": "it moved"}')
     (tmp_path / "r.json").write_text('{"a": ["it has moved"]}')
     code = f"{SCORING[way]}; import sys; print(*sys.modules, file=sys.stderr)"
-    environment = {"PYTHONPATH": str(ROOT), "PATH": ""}  # without Java, which METEOR starts slowly
+    environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True, text=True, check=True, cwd=tmp_path, env=environment,

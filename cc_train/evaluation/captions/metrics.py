@@ -20,12 +20,10 @@ from cc_prep.redaction import without_folders
 from cc_prep.unspaced import Words
 from cc_train.evaluation.captions import ptb
 from cc_train.evaluation.captions.cider import cider
-from cc_train.evaluation.captions.meteor import Unavailable, meteor
-from cc_train.evaluation.captions.spice import spice
+from cc_train.evaluation.captions.spice import Unavailable, spice
 
 BLEU = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4")
 PLAIN = (*BLEU, "ROUGE-L", "CIDEr")
-JAVA = ("METEOR", "SPICE")
 ORDER = (*BLEU, "METEOR", "ROUGE-L", "CIDEr", "SPICE")
 TOKENS: Mapping[Words, str] = {
     "treebank": "PTB tokens without punctuation",
@@ -36,7 +34,7 @@ CONVENTIONS = (
     "CIDEr as the official scorer computes it, which is CIDEr-D (clipped counts, length penalty "
     "with σ = 6), with document frequencies from the references of the evaluated items; × 100"
 )
-OF_ENGLISH = {"SPICE": "it parses English sentences"}  # why a measure has no other words
+NO_SPICE = "it parses English sentences"  # why it has no other words
 
 
 @dataclass
@@ -141,7 +139,7 @@ def score_groups(
     measures: Sequence[str] = ORDER,
     words: Words = "treebank",
 ) -> dict[str, Scores]:
-    """Scores of each group of ids by itself; each Java program runs once for all groups.
+    """Scores of each group of ids by itself; METEOR and SPICE run once for all groups.
 
     A measure that is not available is in `left_out` of every group, with the reason.
 
@@ -153,13 +151,11 @@ def score_groups(
         references = {id: tokens[0][id] for id in tokens[0] if id in ids}
         candidates = {id: [tokens[1][id]] for id in references}
         by_group[name] = _plain(references, candidates, measures)
-    outside = {"METEOR": meteor, "SPICE": spice}
+    outside = {"METEOR": _meteor, "SPICE": _spice}
     for name, measure in outside.items():
         if name in measures:
             try:
-                if words != "treebank" and name in OF_ENGLISH:
-                    raise Unavailable(OF_ENGLISH[name])
-                totals, item_scores = measure(*tokens, list(groups.values()))
+                totals, item_scores = measure(tokens, list(groups.values()), words)
             except Unavailable as error:
                 for scores in by_group.values():
                     scores.left_out[name] = without_folders(str(error))
@@ -171,10 +167,31 @@ def score_groups(
     return by_group
 
 
+def _meteor(
+    tokens: Tokens, groups: Sequence[Collection[str]], words: Words
+) -> tuple[list[float], dict[str, float]]:
+    """See there; it keeps its English settings for all words. Raises Unavailable."""
+    from cc_train.evaluation.captions.meteor.measure import meteor
+
+    try:
+        return meteor(*tokens, groups)
+    except (OSError, ValueError) as error:
+        raise Unavailable(str(error)) from None
+
+
+def _spice(
+    tokens: Tokens, groups: Sequence[Collection[str]], words: Words
+) -> tuple[list[float], dict[str, float]]:
+    """See there. Raises Unavailable."""
+    if words != "treebank":
+        raise Unavailable(NO_SPICE)
+    return spice(*tokens, groups)
+
+
 def _plain(
     references: dict[str, list[str]], candidates: dict[str, list[str]], measures: Sequence[str]
 ) -> Scores:
-    """The measures that run in Python."""
+    """The measures whose groups are scored one by one."""
     scores = Scores(items={id: {} for id in candidates})
     if set(measures) & set(BLEU):
         from pycocoevalcap.bleu.bleu import Bleu

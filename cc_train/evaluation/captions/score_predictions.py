@@ -34,7 +34,7 @@ def score(
             that `cc-train evaluate --predictions` reads.
         references: Lists of captions by the same ids, a list of lists, or a file in COCO's format
             or {id: [captions]}, for which predictions need ids.
-        measures: Those that are wanted; METEOR and SPICE need Java.
+        measures: Those that are wanted; SPICE needs Java.
         words: How captions are split into words; `characters` makes a word of each character of a
             script without blanks.
 
