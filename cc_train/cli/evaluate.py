@@ -90,7 +90,7 @@ def evaluate(
 ) -> None:
     """Scores RUN's captions, or any system's, against references.
 
-    Computes BLEU-1..4, METEOR, ROUGE-L, CIDEr and SPICE for all pairs, for the changed and the
+    Computes BLEU-1..4, METEOR, ROUGE-L, CIDEr, S*m and SPICE for all pairs, for the changed and the
     unchanged ones, and for each type of change; SPICE needs Java. Predictions are always written.
     For rendered pairs, what the captions state is checked first: changed or not, type of change,
     attributes of the object. Their shards hold the facts; with --references, give --facts.

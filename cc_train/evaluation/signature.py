@@ -30,6 +30,7 @@ VARIANTS = {
     "METEOR": "1.5,python",
     "ROUGE-L": "beta=1.2",
     "CIDEr": "D,n=4,sigma=6,df=refs",
+    "S*m": "BLEU-4,METEOR,ROUGE-L,CIDEr",
     "SPICE": "1.0",
 }
 

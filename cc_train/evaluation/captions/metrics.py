@@ -1,10 +1,11 @@
-"""Captions against references: BLEU-1..4, METEOR, ROUGE-L, CIDEr and SPICE, as COCO's scorer.
+"""Captions against references: BLEU-1..4, METEOR, ROUGE-L, CIDEr and SPICE, as COCO's scorer; S*m.
 
 Conventions: Penn-Treebank tokens, lower-cased, without punctuation; BLEU over the corpus with the
 closest reference length; ROUGE-L with β = 1.2; everything × 100. CIDEr is what the official scorer
 calls CIDEr, which is CIDEr-D: n-grams of 1 to 4 words, counts clipped to those of the reference, a
 Gaussian penalty on the difference in length (σ = 6), a factor of 10, and document frequencies from
-the references of the evaluated items. So CIDEr of identical captions may reach 1000. An empty
+the references of the evaluated items. So CIDEr of identical captions may reach 1000. S*m is what
+papers on remote sensing call the mean of BLEU-4, METEOR, ROUGE-L and CIDEr. An empty
 prediction scores 0 everywhere, with one exception: ROUGE-L against a reference without words, such
 as "…", is 100, as in the official scorer.
 """
@@ -24,7 +25,8 @@ from cc_train.evaluation.captions.spice import Unavailable, spice
 
 BLEU = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4")
 PLAIN = (*BLEU, "ROUGE-L", "CIDEr")
-ORDER = (*BLEU, "METEOR", "ROUGE-L", "CIDEr", "SPICE")
+MEAN, MEAN_OF = "S*m", ("BLEU-4", "METEOR", "ROUGE-L", "CIDEr")
+ORDER = (*BLEU, "METEOR", "ROUGE-L", "CIDEr", MEAN, "SPICE")
 TOKENS: Mapping[Words, str] = {
     "treebank": "PTB tokens without punctuation",
     "characters": "each character of a script without blanks a token, other text in PTB tokens, "
@@ -39,7 +41,7 @@ NO_SPICE = "it parses English sentences"  # why it has no other words
 
 @dataclass
 class Scores:
-    """Scores by measure, × 100: CIDEr from 0 to 1000, all others from 0 to 100.
+    """Scores by measure, × 100: CIDEr from 0 to 1000, S*m to 325, all others to 100.
 
     Attributes:
         corpus: Scores of all items together.
@@ -146,6 +148,7 @@ def score_groups(
     Args:
         words: As the tokens were split.
     """
+    wanted, measures = measures, [*measures, *(MEAN_OF if MEAN in measures else ())]
     by_group = {}
     for name, ids in groups.items():
         references = {id: tokens[0][id] for id in tokens[0] if id in ids}
@@ -163,7 +166,10 @@ def score_groups(
             for scores, total in zip(by_group.values(), totals, strict=True):
                 _put(scores, name, total, {id: item_scores[id] for id in scores.items})
     for scores in by_group.values():
-        scores.corpus = {name: scores.corpus[name] for name in ORDER if name in scores.corpus}
+        if MEAN in wanted:
+            _put_mean(scores)
+        scores.corpus = _chosen(scores.corpus, wanted)
+        scores.items = {id: _chosen(values, wanted) for id, values in scores.items.items()}
     return by_group
 
 
@@ -221,6 +227,20 @@ def corpus_cider(
     """CIDEr alone, × 100."""
     tokens = tokenised(references, predictions, words)
     return score_tokens(tokens, ["CIDEr"], words).corpus["CIDEr"]
+
+
+def _put_mean(scores: Scores) -> None:
+    """Adds S*m, of all items together and of each, or why it is missing."""
+    missing = [name for name in MEAN_OF if name not in scores.corpus]
+    if missing:
+        scores.left_out[MEAN] = f"it needs {' and '.join(missing)}"
+        return
+    for values in (scores.corpus, *scores.items.values()):
+        values[MEAN] = sum(values[name] for name in MEAN_OF) / len(MEAN_OF)
+
+
+def _chosen(values: Mapping[str, float], wanted: Sequence[str]) -> dict[str, float]:
+    return {name: values[name] for name in ORDER if name in values and name in wanted}
 
 
 def _put(scores: Scores, name: str, total: float, item_scores: Mapping[str, float]) -> None:

@@ -23,7 +23,7 @@ def score(
     measures: Sequence[str] = metrics.ORDER,
     words: Words = "treebank",
 ) -> Scores:
-    """BLEU-1 to 4, METEOR, ROUGE-L, CIDEr and SPICE of predictions, as COCO's scorer has them.
+    """BLEU-1 to 4, METEOR, ROUGE-L, CIDEr, their mean S*m, and SPICE of predictions.
 
     `Scores.corpus` has each measure × 100, `Scores.items` those of each id (of lists `0`, `1`, …),
     `Scores.left_out` says why a measure is missing, and `Scores.signature` is what a paper cites
