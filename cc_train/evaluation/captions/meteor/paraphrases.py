@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cc_prep.weights.registry import cache_folder
+from cc_prep import storage
 from cc_train.evaluation.captions.meteor import tables
 
 LONGEST = 7  # words of a phrase
@@ -84,12 +83,14 @@ def read() -> Paraphrases:
     with source.open("rb") as file:
         file.seek(-8, os.SEEK_END)
         ending = file.read().hex()  # the sum and the size of the text
-    path = cache_folder() / f"meteor-paraphrases-{LAYOUT}-{ending}.npy"
+    path = storage.cache_folder() / f"meteor-paraphrases-{LAYOUT}-{ending}.npy"
     with contextlib.suppress(OSError, ValueError, EOFError):
         return _opened(np.load(path, mmap_mode="r"))
     content = _packed(source)
     with contextlib.suppress(OSError):  # without the file, the next process reads the text again
-        _write(path, content)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with storage.write_whole(str(path)) as file:
+            np.save(file, content)
     return _opened(content)
 
 
@@ -183,11 +184,3 @@ def _all_powers(base: int, size: int) -> tuple[Numbers, Numbers]:
         return np.multiply.accumulate(factors)
 
     return of(base), of(pow(base, -1, 2**64))
-
-
-def _write(path: Path, content: Numbers) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        whole = Path(folder) / path.name
-        np.save(whole, content)
-        whole.replace(path)

@@ -56,7 +56,9 @@ def listed(*phrases: str) -> dict[str, list[str]]:
     }
 
 
-def test_paraphrases_are_those_of_the_text_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paraphrases_are_those_of_the_text_in_its_order(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     phrases = ("before", "in front of", "prior to", "caf\u00e9 now", "\u201c", "front of", "now")
     expected = {
         "in front of": ["before"],
@@ -66,7 +68,7 @@ def test_paraphrases_are_those_of_the_text_in_its_order(monkeypatch: pytest.Monk
     assert listed(*phrases) == expected
     assert listed("front of", "now") == {}
     monkeypatch.setattr(paraphrases, "BLOCK", 8)  # bytes: entries that lie across blocks
-    for file in paraphrases.cache_folder().iterdir():
+    for file in folder.iterdir():
         file.unlink()
     paraphrases.read.cache_clear()
     assert listed(*phrases) == expected
