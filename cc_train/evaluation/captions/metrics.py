@@ -12,7 +12,7 @@ as "…", is 100, as in the official scorer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cc_prep import unspaced
@@ -27,6 +27,9 @@ BLEU = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4")
 PLAIN = (*BLEU, "ROUGE-L", "CIDEr")
 MEAN, MEAN_OF = "S*m", ("BLEU-4", "METEOR", "ROUGE-L", "CIDEr")
 ORDER = (*BLEU, "METEOR", "ROUGE-L", "CIDEr", MEAN, "SPICE")
+SIMILARITY, BERT_SCORE = "Similarity", "BERTScore"
+LEARNED = (SIMILARITY, BERT_SCORE)  # by networks: `learned`
+SHOWN = (*ORDER, *LEARNED)
 TOKENS: Mapping[Words, str] = {
     "treebank": "PTB tokens without punctuation",
     "characters": "each character of a script without blanks a token, other text in PTB tokens, "
@@ -227,6 +230,17 @@ def corpus_cider(
     """CIDEr alone, × 100."""
     tokens = tokenised(references, predictions, words)
     return score_tokens(tokens, ["CIDEr"], words).corpus["CIDEr"]
+
+
+def add(scores: Iterable[Scores], name: str, values: Mapping[str, float]) -> None:
+    """Adds a measure to the scores of groups, whose score is the mean of their items.
+
+    Args:
+        values: Of each id, 0 to 1.
+    """
+    for one in scores:
+        own = {id: values[id] for id in one.items}
+        _put(one, name, sum(own.values()) / len(own), own)
 
 
 def _put_mean(scores: Scores) -> None:

@@ -22,6 +22,7 @@ def score(
     *,
     measures: Sequence[str] = metrics.ORDER,
     words: Words = "treebank",
+    learned: Sequence[str] = (),
 ) -> Scores:
     """BLEU-1 to 4, METEOR, ROUGE-L, CIDEr, their mean S*m, and SPICE of predictions.
 
@@ -37,6 +38,8 @@ def score(
         measures: Those that are wanted; SPICE needs Java.
         words: How captions are split into words; `characters` makes a word of each character of a
             script without blanks.
+        learned: Measures by networks, such as `Similarity` and `BERTScore=FOLDER`, of a folder of
+            transformers (docs/evaluation.md).
 
     Raises:
         UserError: Where predictions and references do not fit, and for an unknown measure or way to
@@ -60,7 +63,16 @@ def score(
         names = {item.id: item.name for item in items}
     tokens = metrics.tokenised(known, captions, words)
     scores = metrics.score_tokens(tokens, measures, words)
-    scores.signature = signature.of(tokens[0], names, list(scores.corpus), words=words).line
+    variants = {}
+    if learned:
+        from cc_train.evaluation.captions.learned import named
+
+        for measure in named(learned):
+            metrics.add([scores], measure.name, measure.score(known, captions))
+            variants[measure.name] = measure.variant
+    scores.signature = signature.of(
+        tokens[0], names, list(scores.corpus), learned=variants, words=words
+    ).line
     return scores
 
 
