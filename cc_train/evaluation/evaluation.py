@@ -38,6 +38,7 @@ from cc_train.evaluation.captions.metrics import Scores
 from cc_train.evaluation.signature import Signature
 
 if TYPE_CHECKING:
+    from cc_train.evaluation.captions.learned import Measure
     from cc_train.evaluation.captions.sentence_matching import SentenceScores
     from cc_train.evaluation.masks.segmentation import MaskScores
     from cc_train.evaluation.rendered.fact_scores import RenderedScores
@@ -139,6 +140,7 @@ def evaluate(
     protocol: str | None = None,
     subset: str = signature.ALL,
     words: Words = "treebank",
+    learned: Sequence[Measure] = (),
 ) -> Evaluation:
     """Scores of predictions by id, for all items together and for each smaller group.
 
@@ -146,6 +148,7 @@ def evaluate(
         protocol: The name of one of `cc_train.evaluation.protocols`; it is checked.
         subset: See `signature.of`.
         words: How captions are split into words.
+        learned: Further measures, which need networks.
 
     Raises:
         UserError: Where predictions and items do not fit, an item has no reference, or the items
@@ -167,6 +170,8 @@ def evaluate(
             groups.setdefault(name, set()).add(item.id)
     scored = {n: groups[n] for n in ranked(groups) if n == TOTAL or groups[n] != groups[TOTAL]}
     scores = metrics.score_groups(tokens, scored, measures, words)
+    for measure in learned:
+        metrics.add(scores.values(), measure.name, measure.score(references, predictions))
     names = {item.id: item.name for item in items}
     rendered = None
     if any(item.facts is not None for item in items):
@@ -181,6 +186,7 @@ def evaluate(
             subset,
             named,
             facts=None if rendered is None else rendered.digest,
+            learned={measure.name: measure.variant for measure in learned},
             words=words,
         ),
         scores,

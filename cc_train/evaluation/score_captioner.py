@@ -14,6 +14,7 @@ from cc_train.captioner import CaptionModel, text_only
 from cc_train.data.shard_index import Entry
 from cc_train.evaluation import evaluation, protocols
 from cc_train.evaluation.captions.coco import Item
+from cc_train.evaluation.captions.learned import Measure
 from cc_train.evaluation.evaluation import Evaluation
 from cc_train.evaluation.masks import written
 from cc_train.evaluation.masks.samples import SampleMasks
@@ -31,6 +32,7 @@ def score(
     path: Path | None = None,
     protocol: str | None = None,
     words: Words = "treebank",
+    learned: Sequence[Measure] = (),
 ) -> tuple[Evaluation, dict[str, str]]:
     """Scores and captions by key of samples and their items. Raises UserError.
 
@@ -41,6 +43,7 @@ def score(
             they are not lost if scoring fails.
         protocol: The name of one of `protocols`.
         words: How captions are split into words.
+        learned: Further measures, which need networks.
     """
     if protocol is not None:
         protocols.checked(protocol, items)  # before the captions, which take long
@@ -56,7 +59,7 @@ def score(
     if path is not None:
         evaluation.write_captions(path, items, captions)
         written.write(path, masks.pngs)
-    scores = evaluation.evaluate(items, captions, protocol=protocol, words=words)
+    scores = evaluation.evaluate(items, captions, protocol=protocol, words=words, learned=learned)
     swapped = _captions(captioner, entries, beams, True, console)
     scores = replace(
         scores,

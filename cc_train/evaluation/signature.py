@@ -1,6 +1,6 @@
 """The signature of a score: all that it depends on besides the captions, in one printable line.
 
-    pairs:1263|refs:2100-3f6c0d2a91be|subset:all|tok:ptb|CIDEr:D,df=refs|METEOR:1.5|…
+    pairs:1263|refs:2100-3f6c0d2a91be|subset:all|tok:ptb|CIDEr:D,df=refs|METEOR:1.5,python|…
 
 As with sacreBLEU's signature, two scores are comparable if their lines agree. Keys are separated by
 `|`; no value holds a `|` or a `:`.
@@ -27,9 +27,10 @@ TOLD_OTHERWISE = ("subset", "version")  # by `refs`, which holds every pair, and
 # By measure: what it is, and in which variant.
 VARIANTS = {
     "BLEU": "corpus,closest",
-    "METEOR": "1.5",
+    "METEOR": "1.5,python",
     "ROUGE-L": "beta=1.2",
     "CIDEr": "D,n=4,sigma=6,df=refs",
+    "S*m": "BLEU-4,METEOR,ROUGE-L,CIDEr",
     "SPICE": "1.0",
 }
 
@@ -108,6 +109,7 @@ def of(
     protocol: str = NONE,
     *,
     facts: str | None = None,
+    learned: Mapping[str, str] | None = None,
     words: Words = "treebank",
 ) -> Signature:
     """The signature of scores.
@@ -120,6 +122,7 @@ def of(
         protocol: As `name@revision`.
         facts: What was judged of rendered pairs, as `rendered.fact_scores.digest` gives it; without
             it the signature has no such key.
+        learned: The networks of measures of `captions.learned`, by measure.
         words: As the references were split.
     """
     count = sum(map(len, references.values()))
@@ -131,6 +134,7 @@ def of(
             "subset": subset,
             "tok": TOKENIZERS[words],
             **{name: variant for name, variant in VARIANTS.items() if name in used},
+            **(learned or {}),
             **({FACTS: facts} if facts else {}),
             PROTOCOL: protocol,
             "scorer": str(SCORER),

@@ -125,7 +125,7 @@ def write(
             facts=facts.tables(scores["facts"]) if scores and scores.get("facts") else None,
             scores=scores,
             **_masks(scores or {}),
-            measures=[m for m in metrics.ORDER if scores and m in scores["groups"]["total"]],
+            measures=[m for m in metrics.SHOWN if scores and m in scores["groups"]["total"]],
             ranked=evaluation.ranked(scores["groups"]) if scores else [],
             score_notes=evaluation.notes(scores) if scores else [],
             groups=groups,

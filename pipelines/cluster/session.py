@@ -16,12 +16,12 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
+from cc_prep import storage
 from cc_prep.console import on_stderr
 from cc_prep.errors import UserError
-from cc_prep.weights.registry import cache_folder
 
 # Of this process: two jobs of a user at a time have two logs.
-LOG = cache_folder() / "logs" / f"ray-{os.getpid()}.log"
+LOG = storage.cache_folder() / "logs" / f"ray-{os.getpid()}.log"
 KEEP_SECONDS = 7 * 86400
 
 _DIVERTED: dict[int, int] = {}

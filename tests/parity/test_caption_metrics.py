@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from pycocoevalcap.cider.cider import Cider
 from pycocoevalcap.rouge.rouge import Rouge
 
 from cc_prep.errors import UserError
+from cc_train import score
 from cc_train.evaluation.captions import metrics, ptb
 from cc_train.evaluation.captions.cider import cider
 from tests.conftest import ROOT, golden
@@ -35,7 +37,6 @@ def test_official_scores(file: Path) -> None:
         id: _one(candidate) for id, candidate in golden["tokenised_candidates"].items()
     }
     scores = metrics.score_tokens(tokens)
-    assert "METEOR" in scores.corpus, scores.left_out  # the tests need Java
     for name, expected in golden["corpus"].items():
         name_here = NAMES.get(name, name)
         assert scores.corpus[name_here] == pytest.approx(100 * expected, abs=1e-6), name
@@ -82,13 +83,39 @@ def test_without_java_the_rest_is_scored(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     scores = metrics.score({"a": ["the cube moved"], "b": ["it is gone"]}, {"a": "a cube", "b": ""})
-    assert set(scores.corpus) == set(metrics.PLAIN)
-    assert set(scores.left_out) == set(metrics.JAVA)
-    assert "Java" in scores.left_out["METEOR"]
+    assert set(scores.corpus) == {*metrics.PLAIN, "METEOR", metrics.MEAN}
+    assert scores.left_out == {"SPICE": "no Java on the PATH"}
+
+
+def test_the_mean_of_remote_sensing() -> None:
+    """CCExpert's table prints 65.49, 41.82, 76.55, 143.32, and 81.80 for them."""
+    printed = dict(zip(metrics.MEAN_OF, (65.49, 41.82, 76.55, 143.32), strict=True))
+    scores = metrics.Scores(dict(printed), {"a": dict(printed)})
+    metrics._put_mean(scores)
+    assert round(scores.corpus["S*m"], 2) == round(scores.items["a"]["S*m"], 2) == 81.80
+    references, predictions = {"a": ["a cube moved"], "b": ["it is gone"]}, {"a": "a cube", "b": ""}
+    alone = metrics.score(references, predictions, ["S*m"])
+    every = metrics.score(references, predictions)
+    assert alone.corpus == {"S*m": every.corpus["S*m"]}
+    assert set(alone.items["a"]) == {"S*m"}
+    assert "S*m:BLEU-4,METEOR,ROUGE-L,CIDEr" in score(predictions, references).signature
+
+
+def test_without_meteor_there_is_no_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a mean of three measures under the name of the mean of four."""
+    monkeypatch.setattr(metrics, "_meteor", Mock(side_effect=metrics.Unavailable("gone")))
+    scores = metrics.score({"a": ["a cube moved"]}, {"a": "a cube"})
+    assert scores.left_out | {"SPICE": ""} == {
+        "METEOR": "gone", "S*m": "it needs METEOR", "SPICE": ""
+    }  # fmt: skip
+    assert "S*m" not in scores.corpus
 
 
 def test_captions_that_break_meteor_s_wrapper() -> None:
-    """Line breaks and its separator inside captions kill the official wrapper's process."""
+    """Line breaks and its separator inside captions kill the official wrapper's process.
+
+    Keeps away: its separator as a word that matches.
+    """
     nasty = {"a": "one ||| two\nthree", "b": ""}
     scores = metrics.score({"a": ["one two three"], "b": ["x\ny"]}, nasty, ["METEOR"])
     assert scores.items["a"]["METEOR"] > 30

@@ -1,17 +1,18 @@
-"""Captions against references: BLEU-1..4, METEOR, ROUGE-L, CIDEr and SPICE, as COCO's scorer.
+"""Captions against references: BLEU-1..4, METEOR, ROUGE-L, CIDEr and SPICE, as COCO's scorer; S*m.
 
 Conventions: Penn-Treebank tokens, lower-cased, without punctuation; BLEU over the corpus with the
 closest reference length; ROUGE-L with β = 1.2; everything × 100. CIDEr is what the official scorer
 calls CIDEr, which is CIDEr-D: n-grams of 1 to 4 words, counts clipped to those of the reference, a
 Gaussian penalty on the difference in length (σ = 6), a factor of 10, and document frequencies from
-the references of the evaluated items. So CIDEr of identical captions may reach 1000. An empty
+the references of the evaluated items. So CIDEr of identical captions may reach 1000. S*m is what
+papers on remote sensing call the mean of BLEU-4, METEOR, ROUGE-L and CIDEr. An empty
 prediction scores 0 everywhere, with one exception: ROUGE-L against a reference without words, such
 as "…", is 100, as in the official scorer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cc_prep import unspaced
@@ -20,13 +21,15 @@ from cc_prep.redaction import without_folders
 from cc_prep.unspaced import Words
 from cc_train.evaluation.captions import ptb
 from cc_train.evaluation.captions.cider import cider
-from cc_train.evaluation.captions.meteor import Unavailable, meteor
-from cc_train.evaluation.captions.spice import spice
+from cc_train.evaluation.captions.spice import Unavailable, spice
 
 BLEU = ("BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4")
 PLAIN = (*BLEU, "ROUGE-L", "CIDEr")
-JAVA = ("METEOR", "SPICE")
-ORDER = (*BLEU, "METEOR", "ROUGE-L", "CIDEr", "SPICE")
+MEAN, MEAN_OF = "S*m", ("BLEU-4", "METEOR", "ROUGE-L", "CIDEr")
+ORDER = (*BLEU, "METEOR", "ROUGE-L", "CIDEr", MEAN, "SPICE")
+SIMILARITY, BERT_SCORE = "Similarity", "BERTScore"
+LEARNED = (SIMILARITY, BERT_SCORE)  # by networks: `learned`
+SHOWN = (*ORDER, *LEARNED)
 TOKENS: Mapping[Words, str] = {
     "treebank": "PTB tokens without punctuation",
     "characters": "each character of a script without blanks a token, other text in PTB tokens, "
@@ -36,12 +39,12 @@ CONVENTIONS = (
     "CIDEr as the official scorer computes it, which is CIDEr-D (clipped counts, length penalty "
     "with σ = 6), with document frequencies from the references of the evaluated items; × 100"
 )
-OF_ENGLISH = {"SPICE": "it parses English sentences"}  # why a measure has no other words
+NO_SPICE = "it parses English sentences"  # why it has no other words
 
 
 @dataclass
 class Scores:
-    """Scores by measure, × 100: CIDEr from 0 to 1000, all others from 0 to 100.
+    """Scores by measure, × 100: CIDEr from 0 to 1000, S*m to 325, all others to 100.
 
     Attributes:
         corpus: Scores of all items together.
@@ -141,25 +144,24 @@ def score_groups(
     measures: Sequence[str] = ORDER,
     words: Words = "treebank",
 ) -> dict[str, Scores]:
-    """Scores of each group of ids by itself; each Java program runs once for all groups.
+    """Scores of each group of ids by itself; METEOR and SPICE run once for all groups.
 
     A measure that is not available is in `left_out` of every group, with the reason.
 
     Args:
         words: As the tokens were split.
     """
+    wanted, measures = measures, [*measures, *(MEAN_OF if MEAN in measures else ())]
     by_group = {}
     for name, ids in groups.items():
         references = {id: tokens[0][id] for id in tokens[0] if id in ids}
         candidates = {id: [tokens[1][id]] for id in references}
         by_group[name] = _plain(references, candidates, measures)
-    outside = {"METEOR": meteor, "SPICE": spice}
+    outside = {"METEOR": _meteor, "SPICE": _spice}
     for name, measure in outside.items():
         if name in measures:
             try:
-                if words != "treebank" and name in OF_ENGLISH:
-                    raise Unavailable(OF_ENGLISH[name])
-                totals, item_scores = measure(*tokens, list(groups.values()))
+                totals, item_scores = measure(tokens, list(groups.values()), words)
             except Unavailable as error:
                 for scores in by_group.values():
                     scores.left_out[name] = without_folders(str(error))
@@ -167,14 +169,38 @@ def score_groups(
             for scores, total in zip(by_group.values(), totals, strict=True):
                 _put(scores, name, total, {id: item_scores[id] for id in scores.items})
     for scores in by_group.values():
-        scores.corpus = {name: scores.corpus[name] for name in ORDER if name in scores.corpus}
+        if MEAN in wanted:
+            _put_mean(scores)
+        scores.corpus = _chosen(scores.corpus, wanted)
+        scores.items = {id: _chosen(values, wanted) for id, values in scores.items.items()}
     return by_group
+
+
+def _meteor(
+    tokens: Tokens, groups: Sequence[Collection[str]], words: Words
+) -> tuple[list[float], dict[str, float]]:
+    """See there; it keeps its English settings for all words. Raises Unavailable."""
+    from cc_train.evaluation.captions.meteor.measure import meteor
+
+    try:
+        return meteor(*tokens, groups)
+    except (OSError, ValueError) as error:
+        raise Unavailable(str(error)) from None
+
+
+def _spice(
+    tokens: Tokens, groups: Sequence[Collection[str]], words: Words
+) -> tuple[list[float], dict[str, float]]:
+    """See there. Raises Unavailable."""
+    if words != "treebank":
+        raise Unavailable(NO_SPICE)
+    return spice(*tokens, groups)
 
 
 def _plain(
     references: dict[str, list[str]], candidates: dict[str, list[str]], measures: Sequence[str]
 ) -> Scores:
-    """The measures that run in Python."""
+    """The measures whose groups are scored one by one."""
     scores = Scores(items={id: {} for id in candidates})
     if set(measures) & set(BLEU):
         from pycocoevalcap.bleu.bleu import Bleu
@@ -204,6 +230,31 @@ def corpus_cider(
     """CIDEr alone, × 100."""
     tokens = tokenised(references, predictions, words)
     return score_tokens(tokens, ["CIDEr"], words).corpus["CIDEr"]
+
+
+def add(scores: Iterable[Scores], name: str, values: Mapping[str, float]) -> None:
+    """Adds a measure to the scores of groups, whose score is the mean of their items.
+
+    Args:
+        values: Of each id, 0 to 1.
+    """
+    for one in scores:
+        own = {id: values[id] for id in one.items}
+        _put(one, name, sum(own.values()) / len(own), own)
+
+
+def _put_mean(scores: Scores) -> None:
+    """Adds S*m, of all items together and of each, or why it is missing."""
+    missing = [name for name in MEAN_OF if name not in scores.corpus]
+    if missing:
+        scores.left_out[MEAN] = f"it needs {' and '.join(missing)}"
+        return
+    for values in (scores.corpus, *scores.items.values()):
+        values[MEAN] = sum(values[name] for name in MEAN_OF) / len(MEAN_OF)
+
+
+def _chosen(values: Mapping[str, float], wanted: Sequence[str]) -> dict[str, float]:
+    return {name: values[name] for name in ORDER if name in values and name in wanted}
 
 
 def _put(scores: Scores, name: str, total: float, item_scores: Mapping[str, float]) -> None:

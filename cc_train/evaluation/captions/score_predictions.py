@@ -22,8 +22,9 @@ def score(
     *,
     measures: Sequence[str] = metrics.ORDER,
     words: Words = "treebank",
+    learned: Sequence[str] = (),
 ) -> Scores:
-    """BLEU-1 to 4, METEOR, ROUGE-L, CIDEr and SPICE of predictions, as COCO's scorer has them.
+    """BLEU-1 to 4, METEOR, ROUGE-L, CIDEr, their mean S*m, and SPICE of predictions.
 
     `Scores.corpus` has each measure × 100, `Scores.items` those of each id (of lists `0`, `1`, …),
     `Scores.left_out` says why a measure is missing, and `Scores.signature` is what a paper cites
@@ -34,9 +35,11 @@ def score(
             that `cc-train evaluate --predictions` reads.
         references: Lists of captions by the same ids, a list of lists, or a file in COCO's format
             or {id: [captions]}, for which predictions need ids.
-        measures: Those that are wanted; METEOR and SPICE need Java.
+        measures: Those that are wanted; SPICE needs Java.
         words: How captions are split into words; `characters` makes a word of each character of a
             script without blanks.
+        learned: Measures by networks, such as `Similarity` and `BERTScore=FOLDER`, of a folder of
+            transformers (docs/evaluation.md).
 
     Raises:
         UserError: Where predictions and references do not fit, and for an unknown measure or way to
@@ -60,7 +63,16 @@ def score(
         names = {item.id: item.name for item in items}
     tokens = metrics.tokenised(known, captions, words)
     scores = metrics.score_tokens(tokens, measures, words)
-    scores.signature = signature.of(tokens[0], names, list(scores.corpus), words=words).line
+    variants = {}
+    if learned:
+        from cc_train.evaluation.captions.learned import named
+
+        for measure in named(learned):
+            metrics.add([scores], measure.name, measure.score(known, captions))
+            variants[measure.name] = measure.variant
+    scores.signature = signature.of(
+        tokens[0], names, list(scores.corpus), learned=variants, words=words
+    ).line
     return scores
 
 

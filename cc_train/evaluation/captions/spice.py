@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 
-from cc_train.evaluation.captions.meteor import PATIENCE_S, Unavailable, find_java
-
 MODELS = "stanford-corenlp-3.6.0-models.jar"
+PATIENCE_S = 180.0  # for the first answer, which takes a busy machine a minute
+
+
+class Unavailable(Exception):
+    """A measure is not available on this machine; the message says why."""
 
 
 def spice(
@@ -50,3 +55,13 @@ def _require_answer(java: str) -> None:
         subprocess.run([java, "-version"], capture_output=True, timeout=PATIENCE_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unavailable(f"{java} does not work: {error}") from None
+
+
+def find_java() -> str:
+    """The Java to run. Raises Unavailable."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin") if home else None
+    java = java or shutil.which("java")
+    if java is None:
+        raise Unavailable("no Java on the PATH")
+    return java

@@ -24,7 +24,7 @@ REMEDY = "Evaluate again, or give other runs or folders of cc-train evaluate"
 CIDER = "CIDEr"
 FAITHFUL = "faithful"
 OF_MASKS = (segmentation.MIOU, segmentation.MIOU_CHANGE, "F1")
-MEASURES = (*fact_scores.MEASURES, *metrics.ORDER, *OF_MASKS, FAITHFUL)
+MEASURES = (*fact_scores.MEASURES, *metrics.SHOWN, *OF_MASKS, FAITHFUL)
 MARKS = {
     "LLM": "a large language model writes the captions",
     "LLM?": "not known whether one does",
@@ -101,7 +101,7 @@ def read(path: str) -> Row:
         raise UserError(f"{path}: no scores.json in it", "Evaluate it first: cc-train evaluate")
     scores = _scores(file)
     groups = {
-        str(group): {name: float(values[name]) for name in metrics.ORDER if name in values}
+        str(group): {name: float(values[name]) for name in metrics.SHOWN if name in values}
         for group, values in scores["groups"].items()
     }
     for group, shares in _facts(scores).items():

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from cc_prep import extras, strict_json, weights
+from cc_prep import extras, storage, strict_json, weights
 from cc_prep.errors import UserError, first_line
 from cc_prep.storage import sha256, with_home
-from cc_prep.weights import folders, registry
+from cc_prep.weights import folders
 from cc_train.systems.mllm import attention_tap, families
 from cc_train.systems.mllm.families import Family
 from cc_train.transformers_models import Precision, dtype_of
@@ -201,7 +201,7 @@ def _converted(file: Path) -> Path:
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    path = registry.cache_folder() / "weights" / f"{file.stem}-{sha256(file)[:12]}"
+    path = storage.cache_folder() / "weights" / f"{file.stem}-{sha256(file)[:12]}"
     if path.is_dir():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,6 @@ def chat() -> Iterator[ChatServer]:
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    monkeypatch.setenv("PATH", "")  # no Java: METEOR's start costs more than all the rest
 
 
 @pytest.fixture(scope="module")
