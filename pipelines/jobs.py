@@ -145,7 +145,6 @@ def spec_of(row: Job, inputs: Inputs, out: str) -> job.JobSpec:
         threads=max(threads, default=1),
         bytes_a_pair=row.bytes_a_pair(manifest, pair),
         memory=memory or row.memory,
-        compute=estimates.compute(manifest, pair) if pair is not None else None,
         has_network=bool(inputs.weights) if inputs.has_network is None else inputs.has_network,
         data=inputs.data,
     )

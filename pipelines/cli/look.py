@@ -167,7 +167,7 @@ def card(path: str, licence: str | None) -> None:
 def status(path: str, as_json: bool) -> None:
     """Prints which shards are done, in progress and missing.
 
-    Ask during a job, and after a crash.
+    Ask during a job, which adds its speed and the time left, and after a crash.
 
     \b
     Example:
@@ -197,7 +197,7 @@ def _print_status(folder: str, as_json: bool) -> None:
     now, holder = count(state, plan, whole), lock.holder(folder)
     done = whole.keys() & plan.keys()
     missing = sorted(plan.keys() - done - begun)
-    figures = {
+    figures: dict[str, Any] = {
         "folder": folder,
         "job": f"running, {holder}" if holder else "none running",
         "pairs": {
@@ -216,9 +216,14 @@ def _print_status(folder: str, as_json: bool) -> None:
     if as_json:
         figures |= {"done": sorted(done), "begun": sorted(begun), "missing": missing}
         echo(json.dumps(figures))
+        if holder:
+            figures["pairs_per_second"] = now.pairs_per_second
+            figures["seconds_left"] = now.seconds_left
         return
     print_tree(figures)
     if missing and len(missing) < len(plan):
+    if holder:
+        figures["speed"] = now.rate() or "not known yet"
         echo("missing: " + ", ".join(missing[:8]) + (" …" if len(missing) > 8 else ""))
 
 

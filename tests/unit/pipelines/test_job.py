@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,7 +21,7 @@ from rich.console import Console
 from cc_prep import manifest, storage
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import provenance, rejects, sequences, training_shards
-from pipelines import engine, estimates, job
+from pipelines import engine, job
 from pipelines.cluster.pool import Resources
 from pipelines.job import JobSpec, Options, Summary
 from pipelines.shards import PlannedShard
@@ -117,18 +118,33 @@ def test_finished_shards_are_left_alone(tmp_path: Path) -> None:
     assert "done already" not in run(spec(tmp_path / "new", 4))[1]
 
 
-def test_the_arithmetic_is_told_before_the_first_pair(tmp_path: Path) -> None:
-    """Keeps away: days of a CPU's work of which nobody was told."""
-    compute = estimates.Compute("net", (48, 64), 7, 634e9)
-    _, plan = run(spec(tmp_path, compute=compute), dry_run=True)
-    line = "net, 64×48 px: 7 midpoints of 634 GFLOP a pair, 44.4 TFLOP for 10 pairs"
-    assert f"compute  {line}; about 7 min on 2 cores" in plan
-    _, output = run(spec(tmp_path, 6, compute=compute))
-    assert output.startswith("net, 64×48 px: ")
-    assert "midpoints" not in run(spec(tmp_path, 6, compute=compute))[1], "nothing was to do"
-    _, output = run(spec(tmp_path, 10, compute=compute))
-    assert "31.1 TFLOP for 7 pairs" not in output
-    assert "26.6 TFLOP for 6 pairs" in output
+def test_a_dry_run_tells_the_time_of_all_pairs(tmp_path: Path) -> None:
+    """Keeps away: days of a CPU's work of which nobody was told, or a time of one step alone."""
+    _, plan = run(spec(tmp_path, 8_000, faults={"seconds": 0.05}), dry_run=True, workers=2)
+    [line] = [line for line in plan.splitlines() if line.startswith("time ")]
+    words = r"about (.+) min with 2 workers: 0 s to start, then (.+) s of a worker for a pair, "
+    found = re.fullmatch(rf"time     {words}measured on \d+ pairs", line)
+    assert found is not None, line
+    assert float(found[1]) == pytest.approx(200 / 60, rel=0.5)
+    assert float(found[2]) == pytest.approx(0.05, rel=0.5)
+    run(spec(tmp_path / "done", 4))
+    assert "time " not in run(spec(tmp_path / "done", 4), dry_run=True)[1], "nothing is to do"
+
+
+@pytest.mark.parametrize(
+    ("faults", "why"),
+    [
+        ({"rejects": range(8)}, "the first pairs are all rejected"),
+        ({"fails": [0]}, "ZeroDivisionError: pair 0"),
+    ],
+)
+def test_pairs_that_fail_leave_a_plan_without_a_time(
+    tmp_path: Path, faults: dict[str, Any], why: str
+) -> None:
+    """Keeps away: a dry run that a broken pair ends, and "0 s" from pairs that were rejected."""
+    _, plan = run(spec(tmp_path, 8, faults=faults), dry_run=True)
+    assert f"time     not known: {why}" in plan
+    assert "nothing was written" in plan
 
 
 @pytest.mark.parametrize("damage", ["gone", "shorter", "longer"])
