@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from cc_prep.errors import StoreFailed, UserError
-from cc_prep.words import counted
+from cc_prep.words import counted, duration
 from pipelines.state.journal import Done, State
-from pipelines.timing import Speed, duration, in_seconds, speed_of
+from pipelines.timing import Speed, in_seconds, speed_of
 
 POLL_SECONDS = 1.0
 LINE_SECONDS = 15.0

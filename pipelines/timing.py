@@ -11,7 +11,7 @@ from typing import Any
 
 from cc_prep.errors import RejectedPair
 from cc_prep.steps.base import MakeStep, Prefetches, Staged, Step
-from cc_prep.words import counted
+from cc_prep.words import counted, duration
 from pipelines.shards import PlannedShard
 from pipelines.state.journal import Done, Journal
 
@@ -166,12 +166,3 @@ def in_words(trials: Sequence[Trial], starting: float, shards: Sequence[int], wo
 def in_seconds(value: float) -> str:
     """Seconds with two or three digits."""
     return f"{value:.0f} s" if value >= 100 else f"{value:.2g} s"
-
-
-def duration(seconds: float) -> str:
-    """A duration in the largest unit that gives two or more."""
-    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            count = seconds / length
-            return f"{count:,.0f} {unit}" if count >= 10 else f"{count:.2g} {unit}"
-    return f"{seconds:.0f} s"
