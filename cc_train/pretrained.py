@@ -186,14 +186,16 @@ class Captioner:
             except (UserError, JobFailed) as error:  # the second of a store that does not answer
                 batch.append(error)
         pixels = [one for one in batch if isinstance(one, np.ndarray)]
-        captions = iter(self._captions_of(np.concatenate(pixels), beams) if pixels else [])
+        captions = iter(self.of_pixels(np.concatenate(pixels), beams) if pixels else [])
         return [next(captions) if isinstance(one, np.ndarray) else one for one in batch]
 
     def _captions(self, pairs: Sequence[Pair], beams: int, reading: Reading) -> list[Caption]:
-        return self._captions_of(image_pairs.stack(pairs, self.inputs.size, reading), beams)
+        return self.of_pixels(image_pairs.stack(pairs, self.inputs.size, reading), beams)
 
-    def _captions_of(self, pixels: np.ndarray, beams: int) -> list[Caption]:
-        """pixels: uint8 [B, 2, H, W, 3] RGB of the size of `inputs`."""
+    def of_pixels(self, pixels: np.ndarray, beams: int = 1) -> list[Caption]:
+        """The captions of one batch of pairs that were read, uint8 [B, 2, H, W, 3] RGB of the size
+        of `inputs`.
+        """
         return self.model.caption(torch.from_numpy(pixels).to(self.device), beams)
 
 

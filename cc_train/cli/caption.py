@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +11,12 @@ import click
 
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.terminal import echo
+from cc_train.caption_rows import row_of
 from cc_train.cli.options import beams_option, device_option, shards_option
 
 if TYPE_CHECKING:
     from cc_prep.manifest import ImageValues
-    from cc_train.captioner import Caption, CaptionModel, Change
+    from cc_train.captioner import Caption, CaptionModel
     from cc_train.pretrained import Captioner
 
 
@@ -214,7 +214,7 @@ def _caption_scene(
     if geojson is not None:
         with progress_bar("tiles") as progress:
             changed, of = scene_captions.write_geojson(
-                captioner, scene, geojson, side=side, overlap=overlap, beams=beams, row=_row,
+                captioner, scene, geojson, side=side, overlap=overlap, beams=beams, row=row_of,
                 progress=progress,
             )  # fmt: skip
         echo(f"{geojson}: {changed:,} of {of:,} tiles changed")
@@ -225,7 +225,7 @@ def _caption_scene(
             box = list(one.tile.box)
             if as_json:
                 polygons = {} if one.mask is None else {"polygons": one.polygons}
-                row = {"box": box, **_row(one.caption), **polygons}
+                row = {"box": box, **row_of(one.caption), **polygons}
                 echo(json.dumps(row, ensure_ascii=False))
             else:
                 echo(f"{','.join(map(str, box))}\t{_text(one.caption)}")
@@ -313,7 +313,7 @@ def _caption_samples(
         if as_json:
             entry = by_key[sample.key]
             names = reference_files.own_names(entry.image_id or entry.key, entry.meta())
-            row = {"key": sample.key, **names, **_row(one), "references": references}
+            row = {"key": sample.key, **names, **row_of(one), "references": references}
             echo(json.dumps(row, ensure_ascii=False))
             continue
         echo(f"{sample.key}: {_text(one)}")
@@ -324,7 +324,7 @@ def _caption_samples(
 def _line(before: str, after: str, caption: Caption, as_json: bool, many: bool) -> str:
     if not as_json:
         return f"{before}\t{after}\t{_text(caption)}" if many else _text(caption)
-    return json.dumps({"before": before, "after": after, **_row(caption)}, ensure_ascii=False)
+    return json.dumps({"before": before, "after": after, **row_of(caption)}, ensure_ascii=False)
 
 
 def _text(caption: Caption) -> str:
@@ -333,28 +333,6 @@ def _text(caption: Caption) -> str:
         return caption.text
     # 100 % would be certainty, which no calibration gives.
     return f"{caption.text}\t{min(99, round(100 * caption.confidence))} %"
-
-
-def _row(caption: Caption) -> dict[str, Any]:
-    row: dict[str, Any] = {"caption": caption.text}
-    if caption.confidence is not None:
-        row["confidence"] = round(caption.confidence, 4)
-    if caption.changes is not None:
-        row["changes"] = [_change(one) for one in caption.changes]
-    if caption.beams:
-        row["beams"] = [{"caption": text, "score": score} for text, score in caption.beams]
-    return row
-
-
-def _change(change: Change) -> dict[str, Any]:
-    """A change as JSON: what is known of it, boxes as shares of the image's width and height."""
-    row = {name: value for name, value in asdict(change).items() if value}
-    for end in ("before", "after"):
-        if end in row:
-            row[end] = [round(edge, 4) for edge in row[end]]
-    if "score" in row:
-        row["score"] = round(row["score"], 4)
-    return row
 
 
 @click.command()

@@ -71,6 +71,7 @@ def stats(path: str, fidelity: bool, inception: str | None, as_json: bool) -> No
       cc-prep stats out/clevr --fidelity
     """
     from cc_prep.formats import (
+        captions,
         changes,
         entities,
         region_features,
@@ -88,6 +89,7 @@ def stats(path: str, fidelity: bool, inception: str | None, as_json: bool) -> No
         region_features.FORMAT.name: found_changes.no_figures,
         entities.FORMAT.name: found_changes.entity_figures,
         training_shards.FORMAT.name: statistics.token_figures,
+        captions.FORMAT.name: statistics.caption_figures,
     }
     figures: dict[str, Any] = {}
     with damage_is_a_user_error(path):
@@ -214,16 +216,16 @@ def _print_status(folder: str, as_json: bool) -> None:
         },
     }
     if as_json:
-        figures |= {"done": sorted(done), "begun": sorted(begun), "missing": missing}
-        echo(json.dumps(figures))
         if holder:
             figures["pairs_per_second"] = now.pairs_per_second
             figures["seconds_left"] = now.seconds_left
+        figures |= {"done": sorted(done), "begun": sorted(begun), "missing": missing}
+        echo(json.dumps(figures))
         return
-    print_tree(figures)
-    if missing and len(missing) < len(plan):
     if holder:
         figures["speed"] = now.rate() or "not known yet"
+    print_tree(figures)
+    if missing and len(missing) < len(plan):
         echo("missing: " + ", ".join(missing[:8]) + (" …" if len(missing) > 8 else ""))
 
 

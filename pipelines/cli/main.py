@@ -17,7 +17,8 @@ from pipelines.cli import data, jobs, look, splits, weights
 SECTIONS = {  # of `cc-prep --help`
     "Prepare": (
         data.synth, data.composites, data.videos, data.init, splits.split, jobs.build,
-        jobs.interpolate, jobs.score_frames, jobs.changes, jobs.entities, weights.weights,
+        jobs.interpolate, jobs.score_frames, jobs.changes, jobs.entities, jobs.caption,
+        weights.weights,
     ),
     "Inspect": (
         data.inspect, look.status, look.verify, look.stats, look.report, look.card,
