@@ -11,6 +11,7 @@ from cc_prep import __version__
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.interrupts import STOPPED, interruptible
+from cc_prep.progress import of_command
 from cc_prep.terminal import echo, with_homes
 from pipelines.cli import data, jobs, look, splits, weights
 
@@ -74,6 +75,7 @@ for _command in (command for commands in SECTIONS.values() for command in comman
 
 def main() -> None:
     """Runs the command. The exit code is 2 for a user's mistake, 1 for faults and failed jobs."""
+    of_command()
     try:
         with interruptible():
             cli()

@@ -30,6 +30,7 @@ from cc_prep.datasets.layouts.file_names import Spelling, canonical
 from cc_prep.errors import UserError, first_line
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest
+from cc_prep.progress import told
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 from cc_prep.words import counted
 
@@ -158,7 +159,8 @@ def _listed(manifest: Manifest) -> list[ImagePair]:
     """The pairs in the order of their first rows, with the splits that these name, or ""."""
     by_id: dict[str, ImagePair] = {}
     values_of: dict[str, dict[str, str]] = {}
-    for row in _rows(_path(manifest)):
+    path = _path(manifest)
+    for row in told(_rows(path), f"reading {path}"):
         pair = _pair(manifest, row)
         earlier = by_id.get(pair.id)
         values = _once(row, pair.id, values_of.get(pair.id, {}))
