@@ -27,6 +27,7 @@ from cc_prep.formats.base import ShardFormat
 from cc_prep.interrupts import interruptible
 from cc_prep.manifest import Manifest
 from cc_prep.steps.base import MakeStep
+from cc_prep.storage import outputs
 from pipelines import engine, fingerprint, timing
 from pipelines.cluster.broken import BrokenDevices, without_devices
 from pipelines.cluster.pool import Pool, may_grow, size_pool
@@ -347,6 +348,7 @@ def _summary(folder: str, plan: dict[str, int], account: Account, shards_now: in
 def _print_plan(
     spec: JobSpec, options: Options, pool: Pool, console: Console, ray_seconds: float
 ) -> None:
+    _try_folder(spec.folder)
     account = Account(spec.format, spec.folder, _pairs_by_shard(spec))
     todo = _todo(spec, account, options)
     _check_disk(spec, todo)
@@ -371,6 +373,17 @@ def _print_plan(
     if todo:
         console.print(f"{'time':8} {_time(spec, todo, pool, ray_seconds)}")
     console.print("nothing was written (--dry-run)")
+
+
+def _try_folder(folder: str) -> None:
+    """Raises UserError where nothing can be written, as a job would; it leaves nothing behind."""
+    if not storage.is_remote(folder):
+        outputs.check_folder(folder)
+        return
+    with _writable(folder):  # a store tells what is allowed only when it is asked to do it
+        probe = storage.join(folder, f".{uuid.uuid4().hex[:12]}{storage.TEMPORARY_SUFFIX}")
+        storage.create_json(probe, {})
+        storage.remove(probe)
 
 
 def _excluded(spec: JobSpec) -> str:

@@ -177,7 +177,7 @@ def test_steps_have_the_cores_of_their_job(name: str, tmp_path: Path) -> None:
     on before the head answers."""
     log = tmp_path / "steps"
     programs = {
-        "srun": f'echo "$SRUN_CPUS_PER_TASK" >> {log}\n[ -n "${{*##*ray*}}" ] || exec /bin/sleep 50',
+        "srun": f'echo "$SRUN_CPUS_PER_TASK" >> {log}; [ "${{*##*ray*}}" ] || exec /bin/sleep 50',
         "scontrol": "echo localhost",
         "python": "echo 2",
         **dict.fromkeys(("sleep", "cc-prep"), "true"),

@@ -432,6 +432,27 @@ def test_a_dry_run_refuses_what_a_run_refuses(tmp_path: Path) -> None:
         run(spec(tmp_path / "new", bytes_a_pair=10**15), dry_run=True)
 
 
+def test_a_dry_run_tries_whether_its_folder_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a plan of days for a bucket that does not exist, or a folder that is a file."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="a file, not a folder"):
+        run(spec(tmp_path / "file"), dry_run=True)
+    written: list[str] = []
+    monkeypatch.setattr(storage, "create_json", lambda path, value: written.append(path))
+    monkeypatch.setattr(storage, "remove", written.remove)
+    job._try_folder("s3://bucket/out/shards")
+    assert written == [], "nothing is left"
+
+    def refuse(path: str, value: object) -> None:
+        raise UserError(f"{path}: The specified bucket does not exist", "Create the bucket first")
+
+    monkeypatch.setattr(storage, "create_json", refuse)
+    with pytest.raises(UserError, match="bucket does not exist"):
+        job._try_folder("s3://bucket/out/shards")
+
+
 def test_a_dry_run_counts_the_rejects_to_retry(tmp_path: Path) -> None:
     run(spec(tmp_path, faults={"rejects": [1, 5]}))
     assert "to do    0 pairs in 0 shards\n" in run(spec(tmp_path), dry_run=True)[1]
