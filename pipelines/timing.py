@@ -97,6 +97,8 @@ def try_out(shard: PlannedShard, make_step: MakeStep, device: str) -> Trial:
         timed(items[start : start + size])
         if first is None and timed.pairs:
             first, warm = timed.take(), time.monotonic() - began
+            if first[0].seconds > TRIAL_SECONDS:  # a warm-up is little of it
+                break
         elif timed.total > TRIAL_SECONDS:
             break
     if first is not None and timed.pairs:

@@ -172,7 +172,7 @@ def test_a_dry_run_tries_pairs_in_as_many_workers_as_the_job_has(tmp_path: Path)
     good = spec(tmp_path, seconds=0.1)
     trials, starting = engine.try_out(good.shards, good.make_step, two)
     assert [trial.speed.pairs for trial in trials] == [4, 4]
-    assert all(trial.speed.a_pair == pytest.approx(0.1, rel=0.3) for trial in trials)
+    assert all(0.1 <= trial.speed.a_pair < 1 for trial in trials)
     assert 0 < starting < 60
     deadly = spec(tmp_path, kills=[0])
     with pytest.raises(JobFailed, match="died"):

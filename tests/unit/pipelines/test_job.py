@@ -125,8 +125,8 @@ def test_a_dry_run_tells_the_time_of_all_pairs(tmp_path: Path) -> None:
     words = r"about (.+) min with 2 workers: 0 s to start, then (.+) s of a worker for a pair, "
     found = re.fullmatch(rf"time     {words}measured on \d+ pairs", line)
     assert found is not None, line
-    assert float(found[1]) == pytest.approx(200 / 60, rel=0.5)
-    assert float(found[2]) == pytest.approx(0.05, rel=0.5)
+    assert 0.05 <= float(found[2]) < 1
+    assert float(found[1]) == pytest.approx(4_000 * float(found[2]) / 60, rel=0.1)
     run(spec(tmp_path / "done", 4))
     assert "time " not in run(spec(tmp_path / "done", 4), dry_run=True)[1], "nothing is to do"
 
