@@ -449,9 +449,15 @@ class Entities(Section):
 
 
 class Shards(Section):
-    """How pairs are grouped into shards."""
+    """How pairs are grouped into shards.
+
+    Attributes:
+        pairs_per_shard: Pairs of a shard, but for the last one of a split.
+        max_mb: Fewer pairs where a training shard of so many is estimated to have more MB.
+    """
 
     pairs_per_shard: Positive = 256
+    max_mb: Positive | None = None
     shuffle_seed: int | None = 0
 
 

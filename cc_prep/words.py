@@ -37,3 +37,12 @@ def _padded(cell: str, width: int, column: int) -> str:
         return "-" * width if column == 0 else "-" * (width - 1) + ":"
     blanks = " " * (width - width_of(cell))
     return cell + blanks if column == 0 else blanks + cell
+
+
+def duration(seconds: float) -> str:
+    """A duration in the largest unit that gives two or more."""
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            count = seconds / length
+            return f"{count:,.0f} {unit}" if count >= 10 else f"{count:.2g} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,4 +1,4 @@
-"""A caption as JSON: what `cc-train caption --json`, a GeoJSON file and the HTTP API say of it."""
+"""A caption as JSON: the rows of `cc-train caption --json`, `cc-prep caption`, GeoJSON and HTTP."""
 
 from __future__ import annotations
 

@@ -198,15 +198,15 @@ class Captioner:
                 batch.append(image_pairs.sized(*pair, self.inputs.size, reading))
             except (UserError, JobFailed) as error:  # the second of a store that does not answer
                 batch.append(error)
-        captions = iter(self._captions_of([one for one in batch if isinstance(one, Sized)], beams))
+        captions = iter(self.of_sized([one for one in batch if isinstance(one, Sized)], beams))
         return [next(captions) if isinstance(one, Sized) else one for one in batch]
 
     def _captions(self, pairs: Sequence[Pair], beams: int, reading: Reading) -> list[Caption]:
         size = self.inputs.size
-        return self._captions_of([image_pairs.sized(*pair, size, reading) for pair in pairs], beams)
+        return self.of_sized([image_pairs.sized(*pair, size, reading) for pair in pairs], beams)
 
-    def _captions_of(self, pairs: Sequence[Sized], beams: int) -> list[Caption]:
-        """What a user is told of pairs of the size of `inputs`."""
+    def of_sized(self, pairs: Sequence[Sized], beams: int = 1) -> list[Caption]:
+        """What a user is told of one batch of pairs that were read in the size of `inputs`."""
         if not pairs:
             return []
         pixels = torch.from_numpy(np.stack([pair.pixels for pair in pairs]))

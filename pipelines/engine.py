@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import socket
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,6 +22,7 @@ from ray.data import ActorPoolStrategy, DataContext
 from cc_prep.devices import ONE_ARENA
 from cc_prep.errors import JobFailed, UserError, first_line, named_line
 from cc_prep.steps.base import MakeStep
+from pipelines import timing
 from pipelines.cluster.broken import BrokenDevices, release
 from pipelines.cluster.pool import Pool, Resources, free_resources
 from pipelines.cluster.session import (
@@ -34,9 +36,13 @@ from pipelines.shard_worker import RunInfo, ShardWorker
 from pipelines.shards import PlannedShard
 from pipelines.state.device import Device
 from pipelines.state.journal import Done
+from pipelines.timing import Trial
 
 CONNECT_SECONDS = 10.0
 OBJECT_STORE_BYTES = 128 * 2**20
+# Workers of a dry run that try some pairs at the same time, since they may slow each other down.
+TRIALS = 16
+TRIAL_MINUTES = 3.0
 
 _session = ExitStack()  # what `start` began and `stop` ends
 
@@ -184,6 +190,35 @@ def run(
     except KeyboardInterrupt as error:
         _clear_frames(error)
         raise
+
+
+def try_out(
+    shards: Sequence[PlannedShard], make_step: MakeStep, pool: Pool
+) -> tuple[list[Trial], float]:
+    """Some pairs of the shards, tried in as many workers as the job would have, at most TRIALS.
+
+    Returns:
+        What each worker that answered in time took, and the seconds that its process took to start.
+
+    Raises:
+        JobFailed: With the error of the step, UserError if it is one.
+    """
+    count = min(pool.workers, len(shards), TRIALS)
+    task = ray.remote(
+        num_cpus=pool.cpus, num_gpus=pool.gpus or None, max_calls=1, max_retries=0,
+        **_environment(pool),
+    )(timing.try_out)  # fmt: skip
+    began = time.monotonic()
+    running = [task.remote(shard, make_step, pool.device) for shard in shards[:count]]
+    finished, late = ray.wait(running, num_returns=count, timeout=TRIAL_MINUTES * 60)
+    passed = time.monotonic() - began
+    for one in late:
+        ray.cancel(one, force=True)
+    try:
+        trials = ray.get(finished)
+    except (ray.exceptions.RayError, JobFailed, UserError, OSError) as error:
+        raise _cause(error) from error
+    return trials, passed - max((trial.all_seconds for trial in trials), default=passed)
 
 
 def _environment(pool: Pool) -> dict[str, Any]:

@@ -1,9 +1,8 @@
-"""Estimates of a job before it starts: bytes on disk, operations, and memory of a worker."""
+"""Estimates of a job before it starts: bytes on disk, and memory of a worker."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from cc_prep import storage
 from cc_prep.errors import RejectedPair
@@ -26,57 +25,12 @@ FEATURE_SHARE = {
 }
 SCORE_BYTES = 4000  # of a sequence; measured: 1.0 kB in a table of 20 rows, 3.0 kB in one of 2
 UNKNOWN_SIDE = 512  # px, where neither the manifest nor an image says how large frames are
-# Operations that one core of a CPU was measured to do in a second (docs/performance.md).
-CORE_FLOP_A_SECOND = 50e9
-
-
-@dataclass(frozen=True)
-class Midpoint:
-    """Cost of the middle frame for a network, for each pixel of the padded images.
-
-    Attributes:
-        multiple: Sides are padded to multiples of it; None takes `interpolate.pad_multiple`.
-        flop: Operations.
-        bytes: Of a worker's peak memory; None if that hardly grows with the size.
-    """
-
-    flop: float
-    multiple: int | None = None
-    bytes: float | None = None
-
-
-# RIFE's and VFIformer's layers, counted by torch's counter; VFIformer's as the public code has
-# them. Bytes: measured in a process with the network alone, with images of 64, 128 and 256 px.
-MIDPOINTS = {
-    "rife": Midpoint(flop=80.1e3),
-    "vfiformer": Midpoint(flop=9.669e6, multiple=64, bytes=21e3),
-    "vfiformer-small": Midpoint(flop=6.357e6, multiple=64, bytes=14.5e3),
-}
+# Peak memory of a worker for each pixel of the images, whose sides are padded to multiples of 64:
+# measured in a process with the network alone, with images of 64, 128 and 256 px. That of RIFE
+# hardly grows with them.
+PIXEL_BYTES = {"vfiformer": 21e3, "vfiformer-small": 14.5e3}
+MULTIPLE = 64
 WORKER_BYTES = 0.8e9  # with such a network and no images
-
-
-@dataclass(frozen=True)
-class Compute:
-    """The arithmetic of interpolating a pair: so many midpoints of `flop` operations each."""
-
-    method: str
-    size: tuple[int, int]
-    midpoints: int
-    flop: float
-
-    def describe(self, pairs: int, cores: int) -> str:
-        """The cost of so many pairs, and the time on so many cores of a CPU (0 cores: a GPU)."""
-        flop = self.flop * self.midpoints * pairs
-        height, width = self.size
-        text = (
-            f"{self.method}, {width}×{height} px: {self.midpoints} midpoints of "
-            f"{_flop(self.flop)} a pair, {_flop(flop)} for {pairs:,} pair"
-            + ("s" if pairs != 1 else "")
-        )
-        if cores:
-            duration = _duration(flop / CORE_FLOP_A_SECOND / cores)
-            text += f"; about {duration} on {'a core' if cores == 1 else f'{cores} cores'}"
-        return text
 
 
 def sequence_bytes(frames: int, pixels: int, codec: str) -> int:
@@ -92,25 +46,13 @@ def interpolated_bytes(manifest: Manifest, pair: ImagePair) -> int:
     return sequence_bytes(frames, _pixels(manifest, pair.before), manifest.interpolate.codec)
 
 
-def compute(manifest: Manifest, pair: ImagePair) -> Compute | None:
-    """The cost of interpolating a pair; None for a method whose cost is not known."""
-    settings = manifest.interpolate
-    midpoint = MIDPOINTS.get(settings.method)
-    if midpoint is None:
-        return None
-    size = _size(manifest, pair.before)
-    flop = midpoint.flop * _padded_pixels(size, midpoint.multiple or settings.pad_multiple)
-    return Compute(settings.method, size, 2**settings.depth - 1, flop)
-
-
 def interpolation_memory(manifest: Manifest, pair: ImagePair) -> str | None:
     """A worker's peak memory in words; None unless it is known to grow with the images' size."""
-    midpoint = MIDPOINTS.get(manifest.interpolate.method)
-    if midpoint is None or midpoint.bytes is None:
+    bytes_a_pixel = PIXEL_BYTES.get(manifest.interpolate.method)
+    if bytes_a_pixel is None:
         return None
     size = _size(manifest, pair.before)
-    pixels = _padded_pixels(size, midpoint.multiple or manifest.interpolate.pad_multiple)
-    gigabytes = (WORKER_BYTES + midpoint.bytes * pixels) / 1e9
+    gigabytes = (WORKER_BYTES + bytes_a_pixel * _padded_pixels(size, MULTIPLE)) / 1e9
     height, width = size
     return (
         f"about {gigabytes:.1f} GB a worker with {manifest.interpolate.method} at "
@@ -173,20 +115,3 @@ def _size(manifest: Manifest, reference: str) -> tuple[int, int]:
 def _padded_pixels(size: Iterable[int], multiple: int) -> int:
     height, width = (-(-side // multiple) * multiple for side in size)
     return height * width
-
-
-def _flop(count: float) -> str:
-    """A number of operations with three digits, such as `634 GFLOP`."""
-    for prefix in ("G", "T", "P"):
-        count /= 1000 if prefix != "G" else 1e9
-        if count < 999.5 or prefix == "P":
-            break
-    return f"{count:.3g} {prefix}FLOP" if count < 999.5 else f"{count:,.0f} {prefix}FLOP"
-
-
-def _duration(seconds: float) -> str:
-    """A duration in the largest unit that gives two or more."""
-    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:,.0f} {unit}"
-    return f"{seconds:.0f} s"

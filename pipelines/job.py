@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import signal
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,8 @@ from cc_prep.formats.base import ShardFormat
 from cc_prep.interrupts import interruptible
 from cc_prep.manifest import Manifest
 from cc_prep.steps.base import MakeStep
-from pipelines import engine, estimates, fingerprint
+from cc_prep.storage import outputs
+from pipelines import engine, fingerprint, timing
 from pipelines.cluster.broken import BrokenDevices, without_devices
 from pipelines.cluster.pool import Pool, may_grow, size_pool
 from pipelines.progress import Watcher, amount
@@ -74,7 +76,6 @@ class JobSpec:
         bytes_a_pair: An estimate for the preflight.
         memory: The measured memory of a worker, in words.
         weight_files: See `provenance`.
-        compute: The operations of interpolating a pair, for jobs that interpolate.
         has_network: Whether the workers run a network; if not, they take no GPU, and the bytes do
             not depend on the device.
         data: See `sources`.
@@ -90,7 +91,6 @@ class JobSpec:
     bytes_a_pair: int
     memory: str
     weight_files: dict[str, str] = field(default_factory=dict)
-    compute: estimates.Compute | None = None
     has_network: bool = True
     data: dict[str, Any] = field(default_factory=dict)
 
@@ -122,6 +122,7 @@ def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:
     # What can be refused without Ray is refused at once.
     lock.refuse_if_held(spec.folder)
     _check_same_settings(spec)
+    began = time.monotonic()
     try:
         pool = size_pool(
             engine.start(),
@@ -133,7 +134,7 @@ def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:
         )
         _check_same_settings(spec, pool.device)
         if options.dry_run:
-            _print_plan(spec, options, pool, console)
+            _print_plan(spec, options, pool, console, time.monotonic() - began)
             return None
         with (
             _warnings_on(console),
@@ -191,8 +192,6 @@ def _locked(
         console.print(
             f"{again} of {len(plan)} shards are made again, since what they are made from changed"
         )
-    if todo and spec.compute is not None:
-        console.print(_compute(spec.compute, todo, pool))
     try:
         with _finally_write(lambda: None if held.stolen else account.write(planned, record)):
             if todo:
@@ -346,30 +345,45 @@ def _summary(folder: str, plan: dict[str, int], account: Account, shards_now: in
     )
 
 
-def _print_plan(spec: JobSpec, options: Options, pool: Pool, console: Console) -> None:
+def _print_plan(
+    spec: JobSpec, options: Options, pool: Pool, console: Console, ray_seconds: float
+) -> None:
+    _try_folder(spec.folder)
     account = Account(spec.format, spec.folder, _pairs_by_shard(spec))
     todo = _todo(spec, account, options)
     _check_disk(spec, todo)
     pairs = sum(shard.count for shard in spec.shards)
     largest = max(shard.count for shard in spec.shards)
+    of_shard = f", {amount(spec.bytes_a_pair * largest)} a shard" if len(spec.shards) > 1 else ""
     free = storage.free_bytes(spec.folder)
     rows = {
         "output": spec.folder,
         "pairs": f"{pairs:,} in {len(spec.shards):,} shards of up to {largest}",
         "to do": f"{sum(s.count for s in todo):,} pairs in {len(todo):,} shards",
-        "disk": f"about {amount(spec.bytes_a_pair * pairs)}"
+        "disk": f"about {amount(spec.bytes_a_pair * pairs)}{of_shard}"
         + (f", {amount(free)} free" if free is not None else ""),
         "workers": f"{pool.workers} on {pool.device}, {spec.threads} threads each",
         "memory": spec.memory,
         "weights": ", ".join(f"{n} {d[:12]}" for n, d in spec.weights.items()) or "none",
     }
-    if spec.compute is not None:
-        rows["compute"] = _compute(spec.compute, todo, pool)
     if _excluded(spec):
         rows["excluded"] = _excluded(spec)
     for name, value in rows.items():
         console.print(f"{name:8} {value}")
+    if todo:
+        console.print(f"{'time':8} {_time(spec, todo, pool, ray_seconds)}")
     console.print("nothing was written (--dry-run)")
+
+
+def _try_folder(folder: str) -> None:
+    """Raises UserError where nothing can be written, as a job would; it leaves nothing behind."""
+    if not storage.is_remote(folder):
+        outputs.check_folder(folder)
+        return
+    with _writable(folder):  # a store tells what is allowed only when it is asked to do it
+        probe = storage.join(folder, f".{uuid.uuid4().hex[:12]}{storage.TEMPORARY_SUFFIX}")
+        storage.create_json(probe, {})
+        storage.remove(probe)
 
 
 def _excluded(spec: JobSpec) -> str:
@@ -380,10 +394,16 @@ def _excluded(spec: JobSpec) -> str:
     return f"{sum(excluded['pairs'].values()):,} pairs of the data, by {excluded['file']}"
 
 
-def _compute(compute: estimates.Compute, todo: Sequence[PlannedShard], pool: Pool) -> str:
-    """The cost of interpolating the pairs of `todo`, and the estimated time on a CPU."""
-    cores = 0 if pool.gpus else min(pool.workers, max(1, len(todo))) * pool.cpus
-    return compute.describe(sum(shard.count for shard in todo), cores)
+def _time(spec: JobSpec, todo: Sequence[PlannedShard], pool: Pool, ray_seconds: float) -> str:
+    """The estimated time of the job, or why it is not known."""
+    try:
+        trials, starting = engine.try_out(todo, spec.make_step, pool)
+    except JobFailed as error:  # of a pair perhaps, which the job would reject
+        return f"not known: {error}"
+    if not trials:
+        return f"not known: no worker made a pair within {engine.TRIAL_MINUTES:g} minutes"
+    left = [shard.count for shard in todo]
+    return timing.in_words(trials, ray_seconds + starting, left, min(pool.workers, len(todo)))
 
 
 @contextlib.contextmanager

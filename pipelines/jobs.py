@@ -16,6 +16,7 @@ from typing import Any
 from cc_prep import extras, storage, weights
 from cc_prep.errors import UserError
 from cc_prep.formats import (
+    captions,
     changes,
     entities,
     procap,
@@ -36,7 +37,7 @@ from cc_prep.steps.entities.step import TRAIN, Retrieve, VectorsOfRegions
 from cc_prep.steps.interpolate import Interpolate
 from cc_prep.steps.procap import ImportFrames, ImportScores
 from cc_prep.steps.score import Score
-from pipelines import estimates, fingerprint, job, job_weights
+from pipelines import captioning, estimates, fingerprint, job, job_weights
 from pipelines.plan import plan
 from pipelines.shards import PlannedShard
 from pipelines.state import sources
@@ -83,8 +84,8 @@ class Job:
     """A row of the table.
 
     Attributes:
-        inputs: Plans a request; the second argument is the folder that `--from` names. Raises
-            UserError. None: there is nothing to do.
+        inputs: Plans a request; the second argument is the folder that `--from` names, or the
+            captioner. Raises UserError. None: there is nothing to do.
         step: The class that a worker makes of a manifest, weights, arguments and a device.
         format: Of the output, which is in `OUT/<format.folder>`.
         settings: The manifest's keys that decide the bytes.
@@ -109,7 +110,7 @@ def run(name: str, request: job.Request, source: str | None = None) -> job.Summa
 
     Args:
         name: A key of `JOBS`.
-        source: The folder that `--from` names.
+        source: The folder that `--from` names, or the captioner.
 
     Raises:
         UserError: For mistakes that a user can fix, before any work.
@@ -145,7 +146,6 @@ def spec_of(row: Job, inputs: Inputs, out: str) -> job.JobSpec:
         threads=max(threads, default=1),
         bytes_a_pair=row.bytes_a_pair(manifest, pair),
         memory=memory or row.memory,
-        compute=estimates.compute(manifest, pair) if pair is not None else None,
         has_network=bool(inputs.weights) if inputs.has_network is None else inputs.has_network,
         data=inputs.data,
     )
@@ -444,6 +444,20 @@ def _with_imported_scores(manifest: Manifest) -> Manifest:
     return manifest
 
 
+def _to_caption(request: job.Request, source: str | None) -> Inputs:
+    """Pairs, for the captioner that `source` names."""
+    assert source is not None
+    manifest, shards = request.manifest, plan(request.manifest, request.splits, request.limit)
+    captioner = captioning.located(source)
+    return Inputs(
+        manifest,
+        shards,
+        captioning.checked(captioner),
+        arguments=(captioner,),
+        data=sources.of_pairs(manifest, shards),
+    )
+
+
 def _always(count: int) -> Callable[[Manifest, ImagePair | None], int]:
     return lambda manifest, pair: count
 
@@ -506,6 +520,15 @@ JOBS = {
         bytes_a_pair=_always(400),  # measured: 163 bytes
         memory="not measured: the network, spaCy's pipeline, and 2 kB for each training region",
         finish=_write_vocabulary,
+    ),
+    "caption": Job(
+        inputs=_to_caption,
+        step=captioning.CaptionPairs,
+        format=captions.FORMAT,
+        settings=fingerprint.PLAN_KEYS,
+        networks=("features",),
+        bytes_a_pair=_always(400),  # of captioner-mini 230; changes and long names take more
+        memory="not measured: the captioner and, on a GPU, 32 pairs of images",
     ),
     "import-frames": Job(
         inputs=_to_import_frames,

@@ -14,6 +14,7 @@ from cc_prep import datasets
 from cc_prep.errors import UserError
 from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
+from pipelines import estimates
 from pipelines.shards import PlannedShard, of_pairs
 
 
@@ -23,7 +24,8 @@ def plan(manifest: Manifest, splits: Sequence[str], limit: int | None = None) ->
     for split in splits:
         pairs = ordered(datasets.pairs(manifest, split), manifest.shards.shuffle_seed)
         _check_keys(pairs)
-        taken, size = pairs[:limit], manifest.shards.pairs_per_shard
+        taken = pairs[:limit]
+        size = _pairs_per_shard(manifest, taken[0]) if taken else 1
         shards += [
             of_pairs(split, index, taken[start : start + size], len(pairs))
             for index, start in enumerate(range(0, len(taken), size))
@@ -34,6 +36,19 @@ def plan(manifest: Manifest, splits: Sequence[str], limit: int | None = None) ->
             f"Check it with: cc-prep inspect {manifest.name}",
         )
     return shards
+
+
+def _pairs_per_shard(manifest: Manifest, first: ImagePair) -> int:
+    """The number that the manifest gives, or fewer where `shards.max_mb` asks for smaller shards.
+
+    The size is estimated from the first pair: what the shards really have is known too late, since
+    a pair must be in the same shard whoever makes it, and whatever is there already.
+    """
+    settings = manifest.shards
+    if settings.max_mb is None:
+        return settings.pairs_per_shard
+    fitting = int(settings.max_mb * 1e6) // estimates.training_bytes(manifest, first)
+    return max(1, min(settings.pairs_per_shard, fitting))
 
 
 def ordered(pairs: Sequence[ImagePair], seed: int | None) -> list[ImagePair]:

@@ -50,7 +50,7 @@ FAILURES_IN_A_ROW = 5
 NO_PAIRS_FAULT = (StoreFailed, StoreRefused, FileRefused)
 # A file of a name that was never asked for is seen at once even on NFS; some seconds all the same.
 VISIBLE_SECONDS = 10.0
-PACKAGES = ("cc_prep", "pipelines")
+PACKAGES = ("cc_prep", "pipelines", "cc_train")
 
 
 @cache
@@ -154,6 +154,7 @@ class ShardWorker:
         journal = open_journal(shard.name, self.run_info.id, previous)
         self.state.write_journal(journal)
         step = self._step_or_broken_device()  # if it cannot be made, before anything is written
+        ready = time.monotonic()
         if isinstance(step, Prefetches):
             step.prefetch(shard.pairs)
         path = storage.join(self.run_info.folder, self.run_info.format.file(shard.name))
@@ -169,6 +170,7 @@ class ShardWorker:
                 else:
                     writer.add(pair.key, outcome)
                     journal.done += 1
+                journal.seconds = round(time.monotonic() - ready, 3)
             journal.in_flight = []
             self.state.write_journal(journal)
         done = Done(
@@ -179,6 +181,7 @@ class ShardWorker:
             bytes=written.bytes,
             sha256=written.sha256,
             seconds=round(time.monotonic() - started, 3),
+            start_seconds=round(ready - started, 3),
             rejects=tuple(rejects),
             index=written.index,
             gpu=gpu_model() if self.run_info.device != "cpu" else "",

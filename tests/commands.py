@@ -81,7 +81,7 @@ def without_ray(workers: int = 1) -> Iterator[None]:
     import torch
 
     from cc_prep.steps.base import MakeStep
-    from pipelines import engine
+    from pipelines import engine, timing
     from pipelines.cluster.pool import Pool, Resources
     from pipelines.shard_worker import RunInfo, ShardWorker
     from pipelines.shards import PlannedShard
@@ -95,7 +95,17 @@ def without_ray(workers: int = 1) -> Iterator[None]:
             [row] = worker({"shard": [json.dumps(shard.to_json())]})["done"]
             yield Done.from_json(row)
 
-    replaced = {"start": lambda: (Resources(2, 0),), "stop": lambda: None, "run": run}
+    def try_out(
+        shards: Sequence[PlannedShard], make_step: MakeStep, pool: Pool
+    ) -> tuple[list[timing.Trial], float]:
+        return [timing.try_out(shards[0], make_step, pool.device)], 0.0
+
+    replaced: dict[str, Callable[..., object]] = {
+        "start": lambda: (Resources(2, 0),),
+        "stop": lambda: None,
+        "run": run,
+        "try_out": try_out,
+    }
     originals = {name: getattr(engine, name) for name in replaced}
     threads = torch.get_num_threads()
     try:

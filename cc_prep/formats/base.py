@@ -20,7 +20,7 @@ from cc_prep.formats.tar import DamagedShard, Written
 
 # Of each format by its name in the provenance; a folder of another version is refused.
 VERSIONS = {"cc-sequences": 4, "cc-scores": 2, "cc-training-shards": 6}
-VERSIONS |= {"cc-changes": 1, "cc-region-features": 1, "cc-entities": 1}
+VERSIONS |= {"cc-changes": 1, "cc-region-features": 1, "cc-entities": 1, "cc-captions": 1}
 
 
 # Of memory, for the rows of a table as Python's objects: an index of a million samples takes half.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cc_prep import storage
+from cc_prep.formats import captions as caption_rows
 from cc_prep.formats import provenance, rejects, scores, sequences, training_shards
 from cc_prep.inspect import quality
 from cc_prep.progress import Progress, no_progress
@@ -170,4 +171,22 @@ def token_figures(
         "perplexity": round(float(2 ** -(shares * np.log2(shares)).sum()), 1)
         if sample_count
         else 0.0,
+    }
+
+
+def caption_figures(
+    folder: str, most: int | None = None, progress: Progress = no_progress
+) -> dict[str, Any]:
+    """How many pairs have captions, and which are the most frequent. Raises DamagedShard."""
+    record = provenance.read(folder) or {}
+    shards = spread(record.get("shards", {}), most)
+    sentences: Counter[str] = Counter()
+    for done, name in enumerate(shards, 1):
+        rows = caption_rows.read_shard(storage.join(folder, caption_rows.FORMAT.file(name)))
+        sentences.update(row["caption"] for _, row in rows)
+        progress(done, len(shards))
+    return {
+        "captioned pairs": sentences.total(),
+        "different captions": len(sentences),
+        "most frequent captions": dict(sentences.most_common(5)),
     }

@@ -9,6 +9,7 @@ from typing import Any
 from cc_prep import storage, strict_json
 from cc_prep.errors import UserError
 from cc_prep.formats import (
+    captions,
     changes,
     entities,
     provenance,
@@ -29,9 +30,15 @@ FORMATS = (
     region_features.FORMAT,
     entities.FORMAT,
     training_shards.FORMAT,
+    captions.FORMAT,
 )
 # Of these nothing depends on how frames are interpolated.
-FRAMELESS = (changes.FORMAT.name, region_features.FORMAT.name, entities.FORMAT.name)
+FRAMELESS = (
+    changes.FORMAT.name,
+    region_features.FORMAT.name,
+    entities.FORMAT.name,
+    captions.FORMAT.name,
+)
 
 
 def find(folder: str, kinds: tuple[ShardFormat, ...] = FORMATS) -> list[tuple[str, ShardFormat]]:
@@ -269,6 +276,10 @@ def _vector_faults(key: str, row: dict[str, Any], frames: int, codec: str) -> li
     return []
 
 
+def _caption_faults(key: str, row: dict[str, Any], frames: int, codec: str) -> list[str]:
+    return []  # reading them has compared all that can be
+
+
 _CHECKS: dict[str, Callable[[str, Any, int, str], list[str]]] = {
     sequences.FORMAT.name: _sequence_faults,
     scores.FORMAT.name: _score_faults,
@@ -276,6 +287,7 @@ _CHECKS: dict[str, Callable[[str, Any, int, str], list[str]]] = {
     region_features.FORMAT.name: _vector_faults,
     entities.FORMAT.name: _entity_faults,
     training_shards.FORMAT.name: _training_faults,
+    captions.FORMAT.name: _caption_faults,
 }
 
 

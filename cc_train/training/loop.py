@@ -129,9 +129,12 @@ def _log_validate_save(
         # whole interval all the same, as that of a run which did not end here.
         means = trainer.interval.take if due else trainer.interval.means
         losses = means(trainer.ranks)
+        rate = settings.learning_rate * settings.lr_multiplier(done - 1)
         a_step = settings.batch_size * settings.grad_accum_steps * trainer.ranks.world
         if logger is not None:
-            logger.log(done, "train", losses, samples=a_step)
+            logger.log(done, "train", {**losses, "learning_rate": rate}, samples=a_step)
+    elif logger is not None:
+        logger.first_step(done)
     if done % settings.validate_every == 0 or last:
         picture = trainer.validate(done)
         if logger is not None:

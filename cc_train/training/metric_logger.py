@@ -14,11 +14,16 @@ import numpy as np
 from rich.console import Console
 
 from cc_prep import storage
+from cc_prep.words import duration
 from cc_train.training.experiment_loggers import ExperimentLogger
 
 LOG = "log.jsonl"
 PICTURES = "pictures"
 TENSORBOARD = "tensorboard"
+# Of the training on the terminal: figures whose names begin so, and of a validation so many. All
+# are in the logs.
+SHOWN = ("loss", "grad_norm", "learning_rate")
+SHOWN_OF_VALIDATION = 6
 
 T = TypeVar("T")
 
@@ -87,15 +92,36 @@ class MetricLogger:
             part: `train` or `validation`.
             samples: How many items a step trains on, for the speed.
         """
-        values = {name: round(float(value), 6) for name, value in metrics.items()}
+        values = {name: _rounded(float(value)) for name, value in metrics.items()}
         with self.file.open("a") as file:
             file.write(json.dumps({"step": step, "part": part, **values}) + "\n")
-        for name, value in values.items():
-            self.board.add_scalar(f"{part}/{name}", value, step)
-        named = {f"{part}/{name}": value for name, value in values.items()}
+        named = {
+            f"{part}/{name}": value for name, value in (values | self._time(part, step)).items()
+        }
+        for name, value in named.items():
+            self.board.add_scalar(name, value, step)
         self._tell(lambda logger: logger.log(step, named))
-        words = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+        shown = _shown(part, values)
+        words = ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
+        if more := len(values) - len(shown):
+            words += f", {more} more in {LOG}"
         self.console.print(f"{part} {step}/{self.total}: {words}{self._pace(step, samples)}")
+
+    def first_step(self, step: int) -> None:
+        """Says after the first step of this process how long the training may take."""
+        if step != self.first + 1:
+            return
+        passed, left = time.monotonic() - self.started, self.total - step
+        self.console.print(
+            f"the first step took {passed:.2g} s: about {duration(passed * left)} for the other "
+            f"{left:,}, less if later steps are faster"
+        )
+
+    def _time(self, part: str, step: int) -> dict[str, float]:
+        """Seconds of a step. Not for our log, which is the same for the same training."""
+        if part != "train" or step <= self.first:
+            return {}
+        return {"seconds_per_step": (time.monotonic() - self.started) / (step - self.first)}
 
     def _tell(self, what: Callable[[ExperimentLogger], None]) -> None:
         """Does something with the other loggers. One that fails is named and left out from then on:
@@ -118,7 +144,7 @@ class MetricLogger:
         speed = f"{samples / seconds:,.0f} samples/s, " if samples else ""
         return (
             f"  ({speed}{seconds:.2f} s a step, {self.waited / passed:.0%} waiting for samples, "
-            f"{seconds * (self.total - step) / 60:.0f} min left)"
+            f"{duration(seconds * (self.total - step))} left)"
         )
 
     def picture(self, step: int, image: np.ndarray) -> None:
@@ -127,6 +153,18 @@ class MetricLogger:
         folder.mkdir(exist_ok=True)
         cv2.imwrite(str(folder / f"{step:06d}.png"), image[..., ::-1])
         self.board.add_image("validation", image, step, dataformats="HWC")
+
+
+def _rounded(value: float) -> float:
+    """A figure with six digits after the point, or six that count: learning rates are small."""
+    return round(value, 6) if abs(value) >= 0.1 else float(f"{value:.6g}")
+
+
+def _shown(part: str, values: Mapping[str, float]) -> dict[str, float]:
+    """The figures for the terminal."""
+    if part == "train":
+        return {name: value for name, value in values.items() if name.startswith(SHOWN)}
+    return dict(list(values.items())[:SHOWN_OF_VALIDATION])
 
 
 def _before(line: str, start: int) -> bool:

@@ -202,8 +202,9 @@ class Trainer:
         Args:
             batches: The micro-batches of this rank.
             signals: Numbers that are summed over all ranks in the same exchange as the
-                denominators; the sums are `self.signals` afterwards. The total of a phase has the
-                phase's name; `interval` takes the shares in.
+                denominators; the sums are `self.signals` afterwards. The total is `loss` and the
+                norm of its gradient, before clipping, `grad_norm`; with several phases each has the
+                phase's name behind it. `interval` takes the shares in.
 
         Raises:
             JobFailed: If the loss or a gradient of a phase is not finite; that phase's weights are
@@ -222,12 +223,16 @@ class Trainer:
             trained = [p for group in optimiser.param_groups for p in group["params"]]
             most = self.settings.max_grad_norm or math.inf
             norm = nn.utils.clip_grad_norm_(trained, most)
-            self._check(step, phase, losses["total"], norm)
+            is_finite = self._check(step, phase, losses["total"], norm)
             for group in optimiser.param_groups:
                 group["lr"] = group["base"] * multiplier
             if any(parameter.grad is not None for parameter in trained):
                 self.scaler.step(optimiser)
-            shares |= {name if name != "total" else phase: value for name, value in losses.items()}
+            suffix = f"_{phase}" if len(self.optimisers) > 1 else ""
+            shares |= {name: value for name, value in losses.items() if name != "total"}
+            shares[f"loss{suffix}"] = losses["total"]
+            if is_finite:  # the same on all ranks, whose mean is logged
+                shares[f"grad_norm{suffix}"] = norm.detach()
         self.scaler.update()
         if self.scaler.is_enabled() and self.scaler.get_scale() < MIN_SCALE:
             raise JobFailed(f"step {step}: no gradient is finite in float16; {LOWER}")
@@ -285,8 +290,10 @@ class Trainer:
                 shares[name] = own + value.detach()
         return shares
 
-    def _check(self, step: int, phase: str, loss: Tensor, norm: Tensor) -> None:
+    def _check(self, step: int, phase: str, loss: Tensor, norm: Tensor) -> bool:
         """Ends a step whose numbers are not finite. The norm is the same on all ranks.
+
+        With float16 the norm need not be finite: returns whether it is.
 
         It waits for the device, as a step also does elsewhere: where a loss picks the words of a
         caption, and where several processes exchange numbers.
@@ -294,7 +301,7 @@ class Trainer:
         values = torch.stack([loss.double(), norm.double().to(loss.device)]).tolist()
         # With float16 a gradient may overflow: the scaler then leaves the step out.
         if math.isfinite(values[0]) and (math.isfinite(values[1]) or self.scaler.is_enabled()):
-            return
+            return math.isfinite(values[1])
         raise JobFailed(
             f"step {step}: the {phase} loss is {values[0]}, its gradient {values[1]}; {LOWER}"
         )

@@ -37,7 +37,13 @@ export SRUN_CPUS_PER_TASK=$cpus
 srun --nodes=1 --ntasks=1 --nodelist="$head" \
   "$CC_BIN/ray" start --head --port="$port" --num-cpus="$cpus" --include-dashboard=false --block &
 trap 'kill %1 2>/dev/null || true; wait' EXIT
-sleep 15
+
+# Waits until the head answers, or gives up.
+for _ in $(seq 120); do
+  (: <"/dev/tcp/$head/$port") 2>/dev/null && break
+  kill -0 %1 2>/dev/null || { echo "Ray's head on $head ended" >&2; exit 1; }
+  sleep 1
+done
 
 others=$((SLURM_JOB_NUM_NODES - 1))
 if [ "$others" -gt 0 ]; then

@@ -113,6 +113,30 @@ def build(source: str | None, **options: Any) -> None:
     _run(options, "build", source)
 
 
+@click.command()
+@dataset_options
+@click.option(
+    "--captioner",
+    default="captioner-mini",
+    show_default=True,
+    metavar="RUN",
+    help="A run's folder, an exported captioner, a name of ours or an id on the hub.",
+)
+@job_options
+def caption(captioner: str, **options: Any) -> None:
+    """Captions every pair of DATASET by a trained captioner.
+
+    Writes OUT/captions/*.jsonl, a line of JSON for each pair with its id, the images and what
+    `cc-train caption --json` prints of them. The job runs on Ray as the others do, resumes, and
+    takes GPUs where there are any.
+
+    \b
+    Example:
+      cc-prep caption mine --captioner out/mine/captioner --out out/mine-captions
+    """
+    _run(options, "caption", captioner)
+
+
 @click.group("import")
 def import_group() -> None:
     """Reads the data of another system."""

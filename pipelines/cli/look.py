@@ -71,6 +71,7 @@ def stats(path: str, fidelity: bool, inception: str | None, as_json: bool) -> No
       cc-prep stats out/clevr --fidelity
     """
     from cc_prep.formats import (
+        captions,
         changes,
         entities,
         region_features,
@@ -88,6 +89,7 @@ def stats(path: str, fidelity: bool, inception: str | None, as_json: bool) -> No
         region_features.FORMAT.name: found_changes.no_figures,
         entities.FORMAT.name: found_changes.entity_figures,
         training_shards.FORMAT.name: statistics.token_figures,
+        captions.FORMAT.name: statistics.caption_figures,
     }
     figures: dict[str, Any] = {}
     with damage_is_a_user_error(path):
@@ -168,7 +170,7 @@ def card(path: str, licence: str | None) -> None:
 def status(path: str, as_json: bool) -> None:
     """Prints which shards are done, in progress and missing.
 
-    Ask during a job, and after a crash.
+    Ask during a job, which adds its speed and the time left, and after a crash.
 
     \b
     Example:
@@ -198,7 +200,7 @@ def _print_status(folder: str, as_json: bool) -> None:
     now, holder = count(state, plan, whole), lock.holder(folder)
     done = whole.keys() & plan.keys()
     missing = sorted(plan.keys() - done - begun)
-    figures = {
+    figures: dict[str, Any] = {
         "folder": folder,
         "job": f"running, {holder}" if holder else "none running",
         "pairs": {
@@ -215,9 +217,14 @@ def _print_status(folder: str, as_json: bool) -> None:
         },
     }
     if as_json:
+        if holder:
+            figures["pairs_per_second"] = now.pairs_per_second
+            figures["seconds_left"] = now.seconds_left
         figures |= {"done": sorted(done), "begun": sorted(begun), "missing": missing}
         echo(json.dumps(figures))
         return
+    if holder:
+        figures["speed"] = now.rate() or "not known yet"
     print_tree(figures)
     if missing and len(missing) < len(plan):
         echo("missing: " + ", ".join(missing[:8]) + (" …" if len(missing) > 8 else ""))

@@ -11,13 +11,15 @@ from cc_prep import __version__
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.interrupts import STOPPED, interruptible
+from cc_prep.progress import of_command
 from cc_prep.terminal import echo, with_homes
 from pipelines.cli import data, exchange, jobs, look, splits, weights
 
 SECTIONS = {  # of `cc-prep --help`
     "Prepare": (
         data.synth, data.composites, data.videos, data.init, splits.split, jobs.build,
-        jobs.interpolate, jobs.score_frames, jobs.changes, jobs.entities, weights.weights,
+        jobs.interpolate, jobs.score_frames, jobs.changes, jobs.entities, jobs.caption,
+        weights.weights,
     ),
     "Inspect": (
         data.inspect, look.status, look.verify, look.stats, look.report, look.card,
@@ -75,6 +77,7 @@ for _command in (command for commands in SECTIONS.values() for command in comman
 
 def main() -> None:
     """Runs the command. The exit code is 2 for a user's mistake, 1 for faults and failed jobs."""
+    of_command()
     try:
         with interruptible():
             cli()

@@ -47,6 +47,7 @@ class Done:
         input_digest: SHA-256 over its input, pairs or stored sequences.
         bytes, sha256: Of its file.
         seconds: Time that a worker took.
+        start_seconds: The part of it before the first pair: its networks were loaded.
         index: A row for each sample, without the shard, for formats with an index.
         gpu: Model of the GPU that made it, empty on a CPU.
         earlier_file_changed: Whether samples of an earlier file were to be kept and it had changed
@@ -63,6 +64,7 @@ class Done:
     bytes: Count
     sha256: str
     seconds: float
+    start_seconds: float = 0.0
     rejects: tuple[Reject, ...] = ()
     index: list[dict[str, Any]] = field(default_factory=list)
     gpu: str = ""
@@ -96,6 +98,7 @@ class Journal:
         last_device_fault: That of the process before.
         device_faults, device_crashes: Number of such ends during this run, and the pairs in flight
             at them.
+        seconds: Time that the pairs so far took.
     """
 
     __pydantic_config__ = STRICT
@@ -112,6 +115,7 @@ class Journal:
     last_device_fault: str = ""
     device_faults: int = 0
     device_crashes: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
 
     def crashes_of(self, key: str) -> int:
         """Number of crashes with this pair in flight."""
@@ -261,6 +265,11 @@ class State:
     def has_run(self, run: str) -> bool:
         """Whether this machine sees the file of `write_run`."""
         return storage.exists(self.path(f"{run}.run.json"))
+
+    def runs(self) -> set[str]:
+        """The runs whose file is there: the one that lasts, or that was killed last."""
+        names = storage.list_files(self.folder, ".run.json")
+        return {name.removesuffix(".run.json") for name in names}
 
     def remove_run(self, run: str) -> None:
         storage.remove(self.path(f"{run}.run.json"))

@@ -163,3 +163,17 @@ def test_a_worker_keeps_what_it_frees() -> None:
     faults = [row["faults"] for row in rows.take_all()]
     # Of the pages that a call writes. The first calls have none yet, or lose some to Ray's threads.
     assert min(faults) < 163_840 / 4
+
+
+def test_a_dry_run_tries_pairs_in_as_many_workers_as_the_job_has(tmp_path: Path) -> None:
+    """Keeps away: a time that leaves out what workers take from each other, one that a pair which
+    kills its process hides behind Ray's words, and a try that Ray repeats for ever."""
+    two = Pool(2, 1, 0)
+    good = spec(tmp_path, seconds=0.1)
+    trials, starting = engine.try_out(good.shards, good.make_step, two)
+    assert [trial.speed.pairs for trial in trials] == [4, 4]
+    assert all(0.1 <= trial.speed.a_pair < 1 for trial in trials)
+    assert 0 < starting < 60
+    deadly = spec(tmp_path, kills=[0])
+    with pytest.raises(JobFailed, match="died"):
+        engine.try_out(deadly.shards, deadly.make_step, two)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -134,4 +135,7 @@ def test_dry_run_writes_nothing(
     said = capfd.readouterr().err
     for part in ("12 in 3 shards", "workers", "GB a worker", "GB free", "rife-v4.0 b234ad8d0acf"):
         assert part in said
+    assert re.search(
+        r"time +about \d+ s with 1 worker: \d+ s to start, then .* \(read \d+%, ", said
+    )
     assert not (tmp_path / "o").exists()

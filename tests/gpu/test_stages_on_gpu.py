@@ -62,7 +62,7 @@ def train(system: str, folder: Path, run: Path, **loop: Any) -> float:
 
 def losses(run: Path) -> list[float]:
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [line["model"] for line in lines if line["part"] == "train"]
+    return [line["loss"] for line in lines if line["part"] == "train"]
 
 
 def apart(run: Path, other: Path) -> float:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -156,26 +159,43 @@ def test_manifests_take_the_image_and_the_claim_that_the_page_makes() -> None:
     assert pod["securityContext"]["fsGroup"] == int(user[1])
 
 
+@contextmanager
+def head_of_a_job() -> Iterator[str]:
+    """The number of a job at whose port on this machine somebody listens."""
+    with socket.socket() as listener:
+        for number in range(9000, 10000):
+            with suppress(OSError):
+                listener.bind(("localhost", 20000 + number))
+                break
+        listener.listen()
+        yield str(number)
+
+
 @pytest.mark.parametrize("name", ["prepare.sh", "train.sh"])
 def test_steps_have_the_cores_of_their_job(name: str, tmp_path: Path) -> None:
-    """Keeps away: 16 Ray workers or eight processes of torchrun on one core."""
+    """Keeps away: 16 Ray workers or eight processes of torchrun on one core, and a script that goes
+    on before the head answers."""
     log = tmp_path / "steps"
     programs = {
-        "srun": f'echo "$SRUN_CPUS_PER_TASK" >> {log}',
-        "scontrol": "echo node1",
+        "srun": f'echo "$SRUN_CPUS_PER_TASK" >> {log}; [ "${{*##*ray*}}" ] || exec /bin/sleep 50',
+        "scontrol": "echo localhost",
         "python": "echo 2",
         **dict.fromkeys(("sleep", "cc-prep"), "true"),
     }
     for program, line in programs.items():
         (tmp_path / program).write_text(f"#!/bin/sh\n{line}\n")
         (tmp_path / program).chmod(0o755)
-    job = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}
+    job = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_NUM_NODES": "2"}
     path = f"{tmp_path}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", DEPLOY / "slurm" / name, "data", "root", "out"],
-        env={"PATH": path, "CC_BIN": str(tmp_path), "SLURM_CPUS_PER_TASK": "16", **job},
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    with head_of_a_job() as number:
+        done = subprocess.run(
+            ["bash", DEPLOY / "slurm" / name, "data", "root", "out"],
+            env={
+                "PATH": path, "CC_BIN": str(tmp_path), "SLURM_CPUS_PER_TASK": "16",
+                "SLURM_JOB_ID": number, **job,
+            },
+            capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
     assert done.returncode == 0, done.stderr
     steps = {"prepare.sh": 2, "train.sh": 1}  # the Ray of the head and of the others
     assert log.read_text().split() == ["16"] * steps[name]

@@ -35,6 +35,7 @@ from cc_prep.errors import UserError, first_line
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.manifest import Manifest, Table
 from cc_prep.media.images import CELL
+from cc_prep.progress import told
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 from cc_prep.words import counted
 
@@ -189,7 +190,8 @@ def _listed(manifest: Manifest, splits: Iterable[str]) -> list[ImagePair]:
     """
     by_id: dict[tuple[str, str], ImagePair] = {}
     values_of: dict[tuple[str, str], dict[str, str]] = {}
-    for row in _rows(manifest, splits):
+    rows = _rows(manifest, splits)
+    for row in told(rows, f"reading {rows[0].path}"):
         pair = _pair(manifest, row)
         key = (row.split, pair.id)
         earlier = by_id.get(key)

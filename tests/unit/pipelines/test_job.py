@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,7 +21,7 @@ from rich.console import Console
 from cc_prep import manifest, storage
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats import provenance, rejects, sequences, training_shards
-from pipelines import engine, estimates, job
+from pipelines import engine, job
 from pipelines.cluster.pool import Resources
 from pipelines.job import JobSpec, Options, Summary
 from pipelines.shards import PlannedShard
@@ -117,18 +118,33 @@ def test_finished_shards_are_left_alone(tmp_path: Path) -> None:
     assert "done already" not in run(spec(tmp_path / "new", 4))[1]
 
 
-def test_the_arithmetic_is_told_before_the_first_pair(tmp_path: Path) -> None:
-    """Keeps away: days of a CPU's work of which nobody was told."""
-    compute = estimates.Compute("net", (48, 64), 7, 634e9)
-    _, plan = run(spec(tmp_path, compute=compute), dry_run=True)
-    line = "net, 64×48 px: 7 midpoints of 634 GFLOP a pair, 44.4 TFLOP for 10 pairs"
-    assert f"compute  {line}; about 7 min on 2 cores" in plan
-    _, output = run(spec(tmp_path, 6, compute=compute))
-    assert output.startswith("net, 64×48 px: ")
-    assert "midpoints" not in run(spec(tmp_path, 6, compute=compute))[1], "nothing was to do"
-    _, output = run(spec(tmp_path, 10, compute=compute))
-    assert "31.1 TFLOP for 7 pairs" not in output
-    assert "26.6 TFLOP for 6 pairs" in output
+def test_a_dry_run_tells_the_time_of_all_pairs(tmp_path: Path) -> None:
+    """Keeps away: days of a CPU's work of which nobody was told, or a time of one step alone."""
+    _, plan = run(spec(tmp_path, 8_000, faults={"seconds": 0.05}), dry_run=True, workers=2)
+    [line] = [line for line in plan.splitlines() if line.startswith("time ")]
+    words = r"about (.+) min with 2 workers: 0 s to start, then (.+) s of a worker for a pair, "
+    found = re.fullmatch(rf"time     {words}measured on \d+ pairs", line)
+    assert found is not None, line
+    assert 0.05 <= float(found[2]) < 1
+    assert float(found[1]) == pytest.approx(4_000 * float(found[2]) / 60, rel=0.1)
+    run(spec(tmp_path / "done", 4))
+    assert "time " not in run(spec(tmp_path / "done", 4), dry_run=True)[1], "nothing is to do"
+
+
+@pytest.mark.parametrize(
+    ("faults", "why"),
+    [
+        ({"rejects": range(8)}, "the first pairs are all rejected"),
+        ({"fails": [0]}, "ZeroDivisionError: pair 0"),
+    ],
+)
+def test_pairs_that_fail_leave_a_plan_without_a_time(
+    tmp_path: Path, faults: dict[str, Any], why: str
+) -> None:
+    """Keeps away: a dry run that a broken pair ends, and "0 s" from pairs that were rejected."""
+    _, plan = run(spec(tmp_path, 8, faults=faults), dry_run=True)
+    assert f"time     not known: {why}" in plan
+    assert "nothing was written" in plan
 
 
 @pytest.mark.parametrize("damage", ["gone", "shorter", "longer"])
@@ -414,6 +430,27 @@ def test_a_dry_run_refuses_what_a_run_refuses(tmp_path: Path) -> None:
         run(spec(tmp_path, 6), dry_run=True)
     with pytest.raises(UserError, match="free"):
         run(spec(tmp_path / "new", bytes_a_pair=10**15), dry_run=True)
+
+
+def test_a_dry_run_tries_whether_its_folder_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: a plan of days for a bucket that does not exist, or a folder that is a file."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="a file, not a folder"):
+        run(spec(tmp_path / "file"), dry_run=True)
+    written: list[str] = []
+    monkeypatch.setattr(storage, "create_json", lambda path, value: written.append(path))
+    monkeypatch.setattr(storage, "remove", written.remove)
+    job._try_folder("s3://bucket/out/shards")
+    assert written == [], "nothing is left"
+
+    def refuse(path: str, value: object) -> None:
+        raise UserError(f"{path}: The specified bucket does not exist", "Create the bucket first")
+
+    monkeypatch.setattr(storage, "create_json", refuse)
+    with pytest.raises(UserError, match="bucket does not exist"):
+        job._try_folder("s3://bucket/out/shards")
 
 
 def test_a_dry_run_counts_the_rejects_to_retry(tmp_path: Path) -> None:

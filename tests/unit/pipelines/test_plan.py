@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from cc_prep import datasets, manifest
 from cc_prep.errors import UserError
 from cc_prep.formats.rejects import Reject
 from cc_prep.records import ImagePair
+from pipelines import estimates
 from pipelines import plan as planning
 from pipelines.plan import ordered, plan
 from pipelines.shards import PlannedShard, of_pairs, remaining
@@ -45,6 +47,26 @@ def test_shuffle_mixes_and_null_keeps_order() -> None:
     assert ordered(pairs, None) == pairs
     assert ordered(pairs, 0) != pairs
     assert ordered(pairs, 0) != ordered(pairs, 1)
+
+
+def test_shards_are_cut_by_size_where_that_is_asked_for(synth_root: Path) -> None:
+    """Keeps away: shards of another size than a mount or a loader takes, and a limit that another
+    --limit or another job cuts elsewhere."""
+
+    def sizes(*values: str, limit: int | None = None) -> list[int]:
+        overrides = [f"shards.{value}" for value in values]
+        settings = manifest.load("synth", [*overrides, "image_size=1024"], str(synth_root))
+        return [shard.count for shard in plan(settings, ["train"], limit)]
+
+    [all_pairs] = sizes("pairs_per_shard=256")
+    pair = job_factory.pair(0)
+    mb = estimates.training_bytes(manifest.load("synth", ["image_size=1024"]), pair) / 1e6
+    small = sizes("pairs_per_shard=256", f"max_mb={math.ceil(2 * mb)}")
+    assert set(small[:-1]) == {2}
+    assert sum(small) == all_pairs
+    assert sizes(f"max_mb={math.ceil(2 * mb)}", limit=4) == [2, 2]
+    assert sizes("pairs_per_shard=3", "max_mb=100000")[0] == 3, "both are limits"
+    assert set(sizes("max_mb=1")) == {1}, "a pair at least"
 
 
 @given(st.integers(1, 9), st.one_of(st.none(), st.integers(1, 50)))

@@ -10,6 +10,7 @@ import pytest
 
 from cc_prep.formats import (
     base,
+    captions,
     changes,
     entities,
     region_features,
@@ -111,11 +112,12 @@ def test_versions_are_those_of_what_is_written() -> None:
     Whoever changes what a format holds raises its version here and there.
     """
     of_changes = {"cc-changes": 1, "cc-region-features": 1, "cc-entities": 1}
+    of_changes["cc-captions"] = 1
     of_frames = {"cc-sequences": 4, "cc-scores": 2, "cc-training-shards": 6}
     assert of_frames | of_changes == base.VERSIONS
     formats = (
         *(sequences.FORMAT, scores.FORMAT, training_shards.FORMAT),
-        *(changes.FORMAT, region_features.FORMAT, entities.FORMAT),
+        *(changes.FORMAT, region_features.FORMAT, entities.FORMAT, captions.FORMAT),
     )
     assert {one.name: one.version for one in formats} == base.VERSIONS
 

@@ -99,6 +99,8 @@ def test_a_resumed_run_goes_on_in_the_same_run(name: Any, service: Service, tmp_
         logger.log(start + 4, "validation", {"CIDEr": 80.0})
         logger.close()
     [figures] = service.figures.values()
+    for one in figures.values():
+        assert one.pop("train/seconds_per_step") > 0
     each = {"train/total": 0.5, "validation/CIDEr": 80.0}
     assert figures == {4: each, 8: each}
     [settings] = service.settings.values()

@@ -157,7 +157,7 @@ def test_a_loss_over_the_batch_is_refused_before_anything_is_written(tmp_path: P
 def logged(run: Path) -> dict[int, float]:
     """The loss of each log of the training by its step."""
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return {line["step"]: line["model"] for line in lines if line["part"] == "train"}
+    return {line["step"]: line["loss"] for line in lines if line["part"] == "train"}
 
 
 def test_the_last_steps_are_logged_and_a_prolonged_run_logs_whole_intervals(tmp_path: Path) -> None:

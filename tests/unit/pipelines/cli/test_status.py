@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from pipelines.cli.look import status
+from pipelines.state import lock
 from pipelines.state.journal import Journal, State
 from tests import job_factory
 
@@ -41,6 +43,22 @@ def test_a_shard_that_is_made_again_is_begun_and_not_done(folder: Path) -> None:
     now = figures(folder)
     assert now["pairs"] == {"planned": 24, "done": 21, "rejected": 0, "left": 3}
     assert now["shards"] == {"planned": 4, "done": 3, "interrupted": 1, "missing": 0}
+
+
+def test_a_running_job_tells_its_speed_and_the_time_left(folder: Path) -> None:
+    """Keeps away: an operator who has to ask twice and reckon, and a speed of a job that ended."""
+    state = State(str(folder))
+    state.write_plan({f"train-{i:06d}": 5 for i in range(4)} | {"val-000000": 100})
+    assert "pairs_per_second" not in figures(folder)
+    with lock.locked(str(folder), lambda: None):
+        assert figures(folder)["seconds_left"] is None, "no worker is at it yet"
+        state.write_run("run")
+        state.write_journal(Journal("val-000000", "run", "host", ["x"], done=60, seconds=120.0))
+        now = figures(folder)
+        output = CliRunner().invoke(status, [str(folder)], catch_exceptions=False).output
+    assert now["pairs_per_second"] == pytest.approx(80 / 120, rel=0.1), "with the shards before"
+    assert now["seconds_left"] == pytest.approx(40 * 120 / 80, rel=0.1)
+    assert re.search(r"speed +0\.6\d pairs/s, 0[01]:\d\d left", output)
 
 
 @pytest.mark.parametrize("damage", ["gone", "shorter"])

@@ -156,4 +156,4 @@ def test_progress_counts_the_pairs_of_a_shard_that_is_made_again(
 
     monkeypatch.setattr(job, "Watcher", Looked)
     job_factory.run(spec(tmp_path))
-    assert counts == [progress.Counts(8, 5, 0, shards=1, shards_done=0, under_way=1)]
+    assert counts == [progress.Counts(8, 5, 0, shards=1, shards_done=0, under_way=1, left=(3,))]
