@@ -35,6 +35,7 @@ from cc_train.evaluation.captions.metrics import Scores
 from cc_train.evaluation.signature import Signature
 
 if TYPE_CHECKING:
+    from cc_train.evaluation.judging.scores import Judged
     from cc_train.evaluation.masks.segmentation import MaskScores
     from cc_train.evaluation.rendered.fact_scores import RenderedScores
     from cc_train.evaluation.rendered.faithfulness import Faithfulness
@@ -60,6 +61,8 @@ class Evaluation:
         counts: Number of pairs by group.
         swapped: The result of `swap_check` for the captions of (after, before); None if there are
             none.
+        swapped_captions: These captions by the items' ids.
+        judged: What a judge says of the captions; None where none was asked.
         rendered: What is right of the pairs whose data set was rendered; None if there are none.
         masks: Scores of predicted masks, if captioner and samples have masks.
         faithfulness: Agreement of masks and captions, if the pairs are also rendered.
@@ -75,6 +78,8 @@ class Evaluation:
     groups: dict[str, Scores] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     swapped: dict[str, Any] | None = None
+    swapped_captions: Mapping[str, str] | None = field(default=None, repr=False)
+    judged: Judged | None = None
     rendered: RenderedScores | None = None
     masks: MaskScores | None = None
     faithfulness: Faithfulness | None = None
@@ -94,6 +99,8 @@ class Evaluation:
             name: {"pairs": self.counts[name], **scores.corpus}
             for name, scores in self.groups.items()
         }
+        if self.judged is not None:
+            figures["judged"] = self.judged.to_json()
         if self.masks is not None:
             figures["masks"] = self.masks.to_json()
         if self.faithfulness is not None:
@@ -256,6 +263,7 @@ def write(
                 "references": item.references,
                 "groups": item.groups,
                 "scores": {name: round(value, 4) for name, value in item_scores[item.id].items()},
+                **_facts(item, result),
                 **_judged(item, result),
             },
             ensure_ascii=False,
@@ -271,6 +279,15 @@ def write(
 
 
 def _judged(item: Item, result: Evaluation) -> dict[str, Any]:
+    """The entries of items.jsonl about what a judge said of an item."""
+    if result.judged is None or item.id not in result.judged.pairs:
+        return {}
+    swapped = {} if result.swapped_captions is None else result.swapped_captions
+    shown = {"swapped": swapped[item.id]} if item.id in swapped else {}
+    return {**shown, "judged": result.judged.pairs[item.id]}
+
+
+def _facts(item: Item, result: Evaluation) -> dict[str, Any]:
     """The entries of items.jsonl about an item's facts."""
     if item.facts is None or result.rendered is None:
         return {}
@@ -324,6 +341,8 @@ def table(result: Evaluation) -> str:
     for group, scores in result.groups.items():
         values = " | ".join(f"{scores.corpus[name]:.2f}" for name in names)
         lines.append(f"| {group} | {result.counts[group]:,} | {values} |")
+    if result.judged is not None:
+        lines.append(f"\n{result.judged.table()}".rstrip())
     if result.masks is not None:
         lines.append(f"\n{result.masks.table()}".rstrip())
     if result.faithfulness is not None:
