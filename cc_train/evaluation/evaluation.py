@@ -4,12 +4,13 @@ DIR/predictions.json   [{image_id, caption}], COCO's results format; ids as the 
                        want them (and sc_results.json, nsc_results.json for CLEVR-Change)
 DIR/references.json    COCO's annotation format
 DIR/scores.json        what is right of rendered pairs (`facts`), corpus scores of every group,
-                       scores of predicted masks (`masks`), whether masks and captions of rendered
-                       pairs tell of the same object (`faithfulness`), what was left out, the
-                       conventions, the signature
+                       what a judge says (`judged`, if one was asked), scores of predicted masks
+                       (`masks`), whether masks and captions of rendered pairs tell of the same
+                       object (`faithfulness`), what was left out, the conventions, the signature
 DIR/items.jsonl        one line per pair: caption, references, scores; of a rendered pair what truly
-                       changed (`facts`) and whether the caption is right (`outcomes`, `exact`); of
-                       an own pair its names in its data set (`pair`, `before`, `after`)
+                       changed (`facts`) and whether the caption is right (`outcomes`, `exact`);
+                       what a judge said of it (`judged`); of an own pair its names in its data set
+                       (`pair`, `before`, `after`)
 DIR/table.md           facts and corpus scores as tables
 DIR/predicted_masks/   KEY.png of class ids, where the captioner masks; and true_masks/ beside it
 """
@@ -280,11 +281,11 @@ def write(
 
 def _judged(item: Item, result: Evaluation) -> dict[str, Any]:
     """The entries of items.jsonl about what a judge said of an item."""
-    if result.judged is None or item.id not in result.judged.pairs:
+    if result.judged is None or item.name not in result.judged.pairs:
         return {}
     swapped = {} if result.swapped_captions is None else result.swapped_captions
     shown = {"swapped": swapped[item.id]} if item.id in swapped else {}
-    return {**shown, "judged": result.judged.pairs[item.id]}
+    return {**shown, "judged": result.judged.pairs[item.name]}
 
 
 def _facts(item: Item, result: Evaluation) -> dict[str, Any]:

@@ -114,10 +114,10 @@ def judged(
         console,
         threads=bench.threads,
     )
-    groups: dict[str, set[str]] = {TOTAL: {item.id for item in items}}
+    groups: dict[str, set[str]] = {TOTAL: {item.name for item in items}}
     for item in items:
         for name in item.groups:
-            groups.setdefault(name, set()).add(item.id)
+            groups.setdefault(name, set()).add(item.name)
     shown = {name: groups[name] for name in ranked(groups) if name in scored.groups}
     result = scores.count(protocol, record, asked, shown, measured)
     return replace(scored, judged=result, signature=scored.signature.judged(result.signature))
@@ -141,7 +141,7 @@ def _subjects(
             )
         subjects.append(
             Subject(
-                item.id,
+                item.name,  # the same by a run's keys and by a file of references
                 predictions[item.id],
                 item.references,
                 differences,

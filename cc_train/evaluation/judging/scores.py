@@ -33,7 +33,7 @@ class Judged:
 
     Attributes:
         record: What decides the answers: judge, protocol, texts, orders.
-        groups: Figures by group and measure.
+        groups: Figures by group and measure. Pairs are named by their official ids.
         headline: The measure that comparisons show.
         agreement: Of the questions that were asked in both orders and whose answers can both be
             read, how many were answered alike.
@@ -93,7 +93,7 @@ def count(
     nowhere but in `unjudged`.
 
     Args:
-        groups: Ids of the pairs by group.
+        groups: Ids of the pairs by group, as the subjects have them.
     """
     by_question: dict[tuple[str, str], list[Asked]] = {}
     for one in asked:

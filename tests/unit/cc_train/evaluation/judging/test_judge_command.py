@@ -115,6 +115,28 @@ def test_captions_are_judged_against_the_references(judge: JudgeServer) -> None:
     assert {"max_tokens" in body for body in judge.bodies} == {False}
 
 
+def test_shards_and_references_are_judged_alike(judge: JudgeServer) -> None:
+    """Keeps away: a run and a file of predictions that cannot be compared, since the orders were
+    drawn for other names of the same pairs.
+    """
+    captions = [CHANGED["a.png"]]
+    known = {"captions": captions, "image_id": "000007.png"}
+    shard = shard_factory.write_greys(Path("shards"), 1, dataset="clevr", **known)
+    Path("mine.json").write_text(json.dumps({"clevr-test-000000-change": PREDICTIONS["a.png"]}))
+    asked = ("--judge", MODEL, "--judge-url", judge.address, "--out", "out")
+    signatures = []
+    for source in (("mine.json", "--shards", shard), ("kept.json", "--references", "refs.json")):
+        done = cc_train("evaluate", "--predictions", *source, *asked)
+        assert done.returncode == 0, done.stderr
+        signatures.append(read("out/scores.json")["signature"])
+        Path("out/predictions.json").rename("kept.json")
+        Path("out/references.json").rename("refs.json")
+    assert signatures[0] == signatures[1]
+    assert [row["image_id"] for row in read("kept.json")] == ["000007.png"]
+    count = len(judge.prompts)
+    assert f"{count} of {count} answers of the judge were stored" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("protocol", "figures"),
     [
