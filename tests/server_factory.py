@@ -226,7 +226,7 @@ def _check_form(body: dict[str, Any], shots: int, is_own: bool) -> None:
         assert kinds == ["text", "image_url", "text", "image_url", "text"], kinds
 
 
-def _images(body: dict[str, Any]) -> list[np.ndarray]:
+def _images(body: dict[str, Any]) -> list[Any]:
     """All images of a request, BGR, in their order, at whichever door."""
     encoded = []
     for message in body["messages"]:
@@ -241,7 +241,7 @@ def _images(body: dict[str, Any]) -> list[np.ndarray]:
     return [cv2.imdecode(np.frombuffer(content, np.uint8), 1) for content in contents]
 
 
-def _is_colored(images: list[np.ndarray]) -> bool:
+def _is_colored(images: list[Any]) -> bool:
     """Whether images are of a probe: those of the tests are grey, or hold a scene."""
     return bool(images) and all(
         image.std((0, 1)).max() == 0 and np.ptp(image[0, 0]) > 100 for image in images

@@ -1,9 +1,9 @@
-"""Commands of `cc-train` that score and show scores: evaluate, compare, report, baseline."""
+"""Commands of `cc-train` that score and show scores: evaluate, judge-check, compare, …"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from cc_train.cli.options import (
     decode_option,
     device_option,
     json_scores_option,
+    judge_options,
     protocol_option,
     shards_option,
     words_option,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from cc_train.evaluation.captions.coco import Item
     from cc_train.evaluation.captions.learned import Measure
     from cc_train.evaluation.evaluation import Evaluation
+    from cc_train.evaluation.judging.judge_captions import Bench, Options
 
 CONSENSUS = "consensus"  # of --decode
 FEW = 3  # pairs that a note names
@@ -42,6 +44,9 @@ FEW = 3  # pairs that a note names
     help="Score these predictions, of any system, in place of RUN's (repeatable).",
 )
 @click.option("--references", metavar="FILE", help="References for --predictions: COCO or JSON.")
+@click.option(
+    "--swapped", metavar="FILE", help="Predictions for the same pairs with their images swapped."
+)
 @click.option("--types", metavar="FILE", help="Types of change for --predictions: {type: [ids]}.")
 @click.option(
     "--facts", metavar="FILE", help="What truly changed: the facts.json of a rendered data set."
@@ -77,6 +82,17 @@ FEW = 3  # pairs that a note names
     help="The folder that is written; default: RUN/evaluation, or NAME.evaluation for predictions "
     "and for a captioner of the package or the hub.",
 )
+@judge_options(required=False)
+@click.option(
+    "--differences",
+    metavar="FILE",
+    help="With --judge: all that differs in each pair, {id: [difference, …]}.",
+)
+@click.option(
+    "--judge-check",
+    metavar="DIR",
+    help="The folder of a judge-check of this judge, whose error is then shown.",
+)
 @beams_option
 @decode_option
 @device_option
@@ -87,6 +103,7 @@ def evaluate(
     shards: tuple[str, ...],
     predictions: tuple[str, ...],
     references: str | None,
+    swapped: str | None,
     types: str | None,
     facts: str | None,
     predicted_only: bool,
@@ -101,6 +118,7 @@ def evaluate(
     decode: str,
     device: str,
     as_json: bool,
+    **judge: Any,
 ) -> None:
     """Scores RUN's captions, or any system's, against references.
 
@@ -111,7 +129,8 @@ def evaluate(
     --predictions takes COCO's results, {id: caption}, and the files of SCORER, CLIP4IDC and ProCap.
     The last line is the signature of the scores: scores with different signatures are not
     comparable. Masks are written and scored too where captioner and shards have them;
-    --mask-predictions scores the masks of any system.
+    --mask-predictions scores the masks of any system. With --judge a language model is also asked
+    whether the captions are right (docs/judging.md).
 
     \b
     Examples:
@@ -121,10 +140,14 @@ def evaluate(
           --facts data/synth/facts.json
       cc-train evaluate --predictions theirs.json --references spot.json --protocol spot-single
       cc-train evaluate --mask-predictions theirs --mask-references labels --classes 3
+      cc-train evaluate --predictions theirs.json --references test.json \\
+          --judge gpt-oss-120b --judge-url http://localhost:8000/v1
     """
     of_run = run is not None or shards
     of_references = references is not None or types is not None or predicted_only
+    of_references = of_references or swapped is not None
     of_captions = bool(facts or protocol or words or learned)
+    of_captions = of_captions or any(value not in (None, ()) for value in judge.values())
     if mask_predictions is not None or mask_references is not None or classes is not None:
         if of_run or predictions or of_references or of_captions:
             raise UserError("masks and captions are both to be scored", "Score one at a time")
@@ -138,6 +161,7 @@ def evaluate(
         from cc_train.evaluation import protocols
 
         protocols.get(protocol)
+    bench = _bench(**judge)
     if predictions:
         if run is not None or (references is None) == (not shards):
             raise UserError(
@@ -157,13 +181,15 @@ def evaluate(
             words=words,
             learned=learned,
             device=device,
+            swapped=swapped,
+            bench=bench,
         )
         return
     if run is None or not shards:
         raise UserError("nothing is given to score", "Give RUN and --shards, or --predictions")
     if of_references:
         raise UserError(
-            "--references, --types and --predicted-only are of --predictions",
+            "--references, --types, --swapped and --predicted-only are of --predictions",
             "Leave them out: a run is scored against the captions of its --shards",
         )
     evaluate_run(
@@ -178,6 +204,55 @@ def evaluate(
         beams=beams,
         decode=decode,
         device=device,
+        bench=bench,
+    )
+
+
+def _bench(
+    judge: str | None, judge_url: str | None, differences: str | None, **options: Any
+) -> Bench | None:
+    """The judge of the options; None where none is named. Raises UserError."""
+    if judge is None or judge_url is None:
+        given = {"judge": judge, "judge_url": judge_url, "differences": differences, **options}
+        names = [name for name, value in given.items() if value not in (None, ())]
+        if names:
+            option = f"--{names[0].replace('_', '-')}"
+            raise UserError(
+                f"{option} needs a judge and its server", "Give --judge MODEL and --judge-url URL"
+            )
+        return None
+    from cc_train.evaluation.judging import judge_captions
+
+    return judge_captions.prepared(_options(judge, judge_url, differences=differences, **options))
+
+
+def _options(
+    model: str,
+    url: str,
+    *,
+    judge_protocol: str | None,
+    judge_prompt: str | None,
+    judge_set: Sequence[str],
+    judge_threads: int | None,
+    judge_seed: int | None,
+    judge_key_variable: str | None,
+    differences: str | None = None,
+    judge_check: str | None = None,
+) -> Options:
+    from cc_train.evaluation.judging import protocols
+    from cc_train.evaluation.judging.judge_captions import Options
+
+    return Options(
+        model,
+        url,
+        judge_protocol or protocols.OURS,
+        judge_prompt,
+        judge_set,
+        judge_key_variable,
+        judge_threads or 1,
+        judge_seed or 0,
+        differences,
+        judge_check,
     )
 
 
@@ -194,6 +269,7 @@ def evaluate_run(
     beams: int,
     decode: str,
     device: str,
+    bench: Bench | None = None,
 ) -> None:
     """Captions the samples of shards and scores the captions; writes RUN/evaluation by default.
 
@@ -203,16 +279,18 @@ def evaluate_run(
         learned: Measures by networks, as `captions.learned` names them.
         beams: 1 is greedy.
         decode: `consensus` chooses the caption of several beams by their agreement.
+        bench: The judge that is asked as well.
 
     Raises:
         UserError: Run and shards do not fit, or are not what `protocol` asks for.
+        JobFailed: The judge's server fails.
     """
     from cc_prep.console import on_stderr
     from cc_prep.storage import outputs
     from cc_train import loading
     from cc_train.data import shard_index, split
     from cc_train.decoding import consensus
-    from cc_train.evaluation import evaluation, protocols, score_captioner, shard_items
+    from cc_train.evaluation import protocols, score_captioner, shard_items
     from cc_train.evaluation.rendered import fact_scores
     from cc_train.runs import run_folder, stored_run
     from cc_train.sharing import hub
@@ -251,8 +329,7 @@ def evaluate_run(
         weights=stored.sha256,
         trained_on=run_folder.trained_on(stored.folder, [entry.key for entry in entries]),
     )
-    evaluation.write(path, scores, items, captions)
-    _print(scores, path, as_json)
+    _finish(scores, path, items, captions, (), bench, as_json)
 
 
 def evaluate_predictions(
@@ -269,6 +346,8 @@ def evaluate_predictions(
     words: Words | None,
     learned: tuple[str, ...],
     device: str,
+    swapped: str | None = None,
+    bench: Bench | None = None,
 ) -> None:
     """Scores the predictions in files; writes NAME.evaluation, of the first one, by default.
 
@@ -279,9 +358,12 @@ def evaluate_predictions(
         predicted_only: Leave out pairs without a prediction.
         words: How captions are split.
         learned: Measures by networks, as `captions.learned` names them.
+        swapped: Predictions of the swapped pairs.
+        bench: The judge that is asked as well.
 
     Raises:
         UserError: The files do not fit, or are not what `protocol` asks for.
+        JobFailed: The judge's server fails.
     """
     from cc_prep.storage import outputs
     from cc_prep.words import counted
@@ -290,7 +372,7 @@ def evaluate_predictions(
 
     path = Path(out or f"{files[0].rstrip('/')}.evaluation")
     outputs.check_folder(str(path))
-    coco.check_apart(path, [*files, *filter(None, [references])])
+    coco.check_apart(path, [*files, *filter(None, [references, swapped])])
     measures = named_measures(learned, device)
     predicted = coco.read_predictions(files)
     items, uncaptioned = _references(references, shards, types, facts)
@@ -309,8 +391,11 @@ def evaluate_predictions(
         words=words or "treebank",
         learned=measures,
     )
-    evaluation.write(path, scores, kept, captions, uncaptioned)
-    _print(scores, path, as_json)
+    if swapped is not None:
+        reverse, _ = coco.matched(coco.read_predictions([swapped]), kept, uncaptioned=uncaptioned)
+        check = evaluation.swap_check(kept, captions, reverse, words or "treebank")
+        scores = replace(scores, swapped=check, swapped_captions=reverse)
+    _finish(scores, path, kept, captions, uncaptioned, bench, as_json)
 
 
 def named_measures(options: Sequence[str], device: str) -> Sequence[Measure]:
@@ -392,11 +477,82 @@ def _holds_masks_alone(path: str) -> bool:
     return isinstance(scores, dict) and scores.keys() == {"masks"}
 
 
-def _print(scores: Evaluation, path: Path, as_json: bool) -> None:
+def _finish(
+    scores: Evaluation,
+    path: Path,
+    items: Sequence[Item],
+    captions: Mapping[str, str],
+    uncaptioned: Sequence[Item],
+    bench: Bench | None,
+    as_json: bool,
+) -> None:
+    """Writes and prints an evaluation, with what a judge says if one is to be asked."""
     from cc_train.evaluation import evaluation
 
+    evaluation.write(path, scores, items, captions, uncaptioned)  # there whatever the judge does
+    if bench is not None:
+        from cc_prep.console import on_stderr
+        from cc_train.evaluation.judging import judge_captions
+
+        scores = judge_captions.judged(
+            bench, scores, items, captions, scores.swapped_captions, path, on_stderr()
+        )
+        evaluation.write(path, scores, items, captions, uncaptioned)
     echo(json.dumps(scores.to_json(), indent=2) if as_json else evaluation.table(scores))
     echo(f"files: {path}", err=True)
+
+
+@click.command("judge-check")
+@judge_options(required=True)
+@shards_option("Shards of rendered or composed pairs; default: rendered scenes are drawn")
+@click.option(
+    "--pairs",
+    type=click.IntRange(1),
+    default=40,
+    show_default=True,
+    help="Number of pairs, half of them unchanged where scenes are drawn.",
+)
+@click.option("--out", required=True, metavar="DIR", help="The folder that is written.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def judge_check(
+    *,
+    judge: str,
+    judge_url: str,
+    shards: tuple[str, ...],
+    pairs: int,
+    out: str,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Measures how often a judge of captions errs.
+
+    It is asked about captions whose truth is known, of rendered scenes or of the pairs of --shards:
+    right ones, one word wrong, another object, another change, nothing changed, order swapped. The
+    error of each kind is printed and written. Answers are stored as they arrive, and the same
+    command resumes. Give the folder to `cc-train evaluate --judge-check`.
+
+    \b
+    Example:
+      cc-train judge-check --judge gpt-oss-120b --judge-url http://localhost:8000/v1 --out judge
+    """
+    from cc_prep.console import on_stderr
+    from cc_prep.storage import outputs
+    from cc_train.evaluation.judging import check, judge_captions
+
+    outputs.check_folder(out)
+    bench = judge_captions.prepared(_options(judge, judge_url, **options))
+    known = judge_captions.pairs_with_facts(shards, pairs, bench.protocol.seed)
+    result = check.run(
+        bench.judge,
+        bench.protocol,
+        known,
+        Path(out),
+        on_stderr(),
+        threads=bench.threads,
+        seed=bench.protocol.seed,
+    )
+    echo(json.dumps(result, indent=2) if as_json else check.table(result))
+    echo(f"files: {out}", err=True)
 
 
 @click.command()

@@ -20,7 +20,13 @@ from cc_train.cli import caption, evaluate, share, train
 
 SECTIONS = {  # of `cc-train --help`, below that of the systems
     "Caption": (caption.caption, caption.imagine, caption.serve),
-    "Evaluate": (evaluate.evaluate, evaluate.compare, evaluate.report, evaluate.baseline),
+    "Evaluate": (
+        evaluate.evaluate,
+        evaluate.judge_check,
+        evaluate.compare,
+        evaluate.report,
+        evaluate.baseline,
+    ),
     "Share": (share.export, share.import_procap, share.import_scorer),
 }
 

@@ -127,3 +127,61 @@ def shards_option(what: str, required: bool = False) -> Callable[[Command], Comm
     return click.option(
         "--shards", multiple=True, required=required, metavar="SHARDS", help=f"{what}: {SHARDS}."
     )
+
+
+def judge_options(required: bool) -> Callable[[Command], Command]:
+    """The options that name a judge and how it is asked.
+
+    Args:
+        required: Whether there has to be a judge.
+    """
+    options = (
+        click.option(
+            "--judge",
+            required=required,
+            metavar="MODEL",
+            help="The language model that judges, by its name on the server.",
+        ),
+        click.option(
+            "--judge-url",
+            required=required,
+            metavar="URL",
+            help="Its OpenAI-compatible server: http://localhost:8000/v1.",
+        ),
+        click.option(
+            "--judge-protocol",
+            type=click.Choice(["differences", "c3-bench", "diffspot"]),
+            help="What it is asked, and how its answers count [default: differences].",
+        ),
+        click.option(
+            "--judge-prompt",
+            metavar="FILE",
+            help="The benchmark's own prompt, for c3-bench and diffspot; default: our words.",
+        ),
+        click.option(
+            "--judge-set",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="A key of its requests, such as max_tokens=16384; null omits one (repeatable).",
+        ),
+        click.option(
+            "--judge-threads", type=click.IntRange(1, 64), help="Requests at a time [default: 1]."
+        ),
+        click.option(
+            "--judge-seed",
+            type=click.IntRange(0),
+            help="Of the orders in which options and statements are shown [default: 0].",
+        ),
+        click.option(
+            "--judge-key-variable",
+            metavar="NAME",
+            help="The environment variable with its server's key [default: OPENAI_API_KEY].",
+        ),
+    )
+
+    def decorated(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated

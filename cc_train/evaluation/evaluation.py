@@ -5,13 +5,14 @@ DIR/predictions.json   [{image_id, caption}], COCO's results format; ids as the 
 DIR/references.json    COCO's annotation format
 DIR/scores.json        what is right of rendered pairs (`facts`), corpus scores of every group,
                        how sentences match those of references (`sentences`, where a protocol
-                       asks for it),
-                       scores of predicted masks (`masks`), whether masks and captions of rendered
-                       pairs tell of the same object (`faithfulness`), what was left out, the
-                       conventions, the signature
+                       asks for it), what a judge says (`judged`, if one was asked), scores of
+                       predicted masks (`masks`), whether masks and captions of rendered pairs tell
+                       of the same object (`faithfulness`), what was left out, the conventions, the
+                       signature
 DIR/items.jsonl        one line per pair: caption, references, scores; of a rendered pair what truly
-                       changed (`facts`) and whether the caption is right (`outcomes`, `exact`); of
-                       an own pair its names in its data set (`pair`, `before`, `after`)
+                       changed (`facts`) and whether the caption is right (`outcomes`, `exact`);
+                       what a judge said of it (`judged`); of an own pair its names in its data set
+                       (`pair`, `before`, `after`)
 DIR/table.md           facts and corpus scores as tables
 DIR/predicted_masks/   KEY.png of class ids, where the captioner masks; and true_masks/ beside it
 """
@@ -40,6 +41,7 @@ from cc_train.evaluation.signature import Signature
 if TYPE_CHECKING:
     from cc_train.evaluation.captions.learned import Measure
     from cc_train.evaluation.captions.sentence_matching import SentenceScores
+    from cc_train.evaluation.judging.scores import Judged
     from cc_train.evaluation.masks.segmentation import MaskScores
     from cc_train.evaluation.rendered.fact_scores import RenderedScores
     from cc_train.evaluation.rendered.faithfulness import Faithfulness
@@ -68,6 +70,8 @@ class Evaluation:
         counts: Number of pairs by group.
         swapped: The result of `swap_check` for the captions of (after, before); None if there are
             none.
+        swapped_captions: These captions by the items' ids.
+        judged: What a judge says of the captions; None where none was asked.
         sentences: How captions of several changes match the references' sentences, where the
             protocol asks for it.
         rendered: What is right of the pairs whose data set was rendered; None if there are none.
@@ -87,6 +91,8 @@ class Evaluation:
     counts: dict[str, int] = field(default_factory=dict)
     swapped: dict[str, Any] | None = None
     sentences: SentenceScores | None = None
+    swapped_captions: Mapping[str, str] | None = field(default=None, repr=False)
+    judged: Judged | None = None
     rendered: RenderedScores | None = None
     masks: MaskScores | None = None
     faithfulness: Faithfulness | None = None
@@ -110,6 +116,8 @@ class Evaluation:
         }
         if self.sentences is not None:
             figures["sentences"] = self.sentences.to_json()
+        if self.judged is not None:
+            figures["judged"] = self.judged.to_json()
         if self.masks is not None:
             figures["masks"] = self.masks.to_json()
         if self.faithfulness is not None:
@@ -285,6 +293,7 @@ def write(
                 "references": item.references,
                 "groups": item.groups,
                 "scores": {name: round(value, 4) for name, value in item_scores[item.id].items()},
+                **_facts(item, result),
                 **_judged(item, result),
             },
             ensure_ascii=False,
@@ -300,6 +309,15 @@ def write(
 
 
 def _judged(item: Item, result: Evaluation) -> dict[str, Any]:
+    """The entries of items.jsonl about what a judge said of an item."""
+    if result.judged is None or item.name not in result.judged.pairs:
+        return {}
+    swapped = {} if result.swapped_captions is None else result.swapped_captions
+    shown = {"swapped": swapped[item.id]} if item.id in swapped else {}
+    return {**shown, "judged": result.judged.pairs[item.name]}
+
+
+def _facts(item: Item, result: Evaluation) -> dict[str, Any]:
     """The entries of items.jsonl about an item's facts."""
     if item.facts is None or result.rendered is None:
         return {}
@@ -356,6 +374,8 @@ def table(result: Evaluation) -> str:
         lines.append(f"| {group} | {result.counts[group]:,} | {values} |")
     if result.sentences is not None:
         lines.append(f"\n{result.sentences.table()}".rstrip())
+    if result.judged is not None:
+        lines.append(f"\n{result.judged.table()}".rstrip())
     if result.masks is not None:
         lines.append(f"\n{result.masks.table()}".rstrip())
     if result.faithfulness is not None:

@@ -118,6 +118,33 @@ class _Swapped(_Entry):
     cider_swapped: float = Field(alias="CIDEr of the swapped")
 
 
+class _Error(_Share):
+    captions: Count
+
+
+class _Figure(_Entry):
+    value: float
+    low: float
+    high: float
+    pairs: Count
+
+
+class _Judged(_Entry):
+    """What a judge says; shown as `judging.scores.table` and `notes` have it."""
+
+    model: str
+    protocol: str
+    words: str
+    headline: str
+    groups: dict[str, dict[str, _Figure]]
+    agreement: _Share | None
+    answers: Count
+    broken: dict[str, Count]
+    broken_pairs: list[str] = Field(alias="broken pairs")
+    unjudged: list[str]
+    check: dict[str, dict[str, _Error]] | None
+
+
 class _Nothing(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -130,6 +157,7 @@ class _Scores(_Entry):
     facts: _Facts | None = None
     masks: _Masks | None = None
     faithfulness: _Faithfulness | None = None
+    judged: _Judged | None = None
     swapped: _Swapped | _Nothing | None = None
     step: Count | None = None
     weights: str | None = None

@@ -67,6 +67,7 @@ def score(
         masks=masks.scores,
         faithfulness=faithfulness.count(masks.judged),
         swapped=evaluation.swap_check(items, captions, swapped, words),
+        swapped_captions=swapped,
     )
     return scores, captions
 

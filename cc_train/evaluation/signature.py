@@ -22,7 +22,7 @@ TOKENIZERS: Mapping[Words, str] = {
     "treebank": "ptb,lowercase,nopunct",
     "characters": "ptb+characters,lowercase,nopunct",
 }
-PROTOCOL, NONE, FACTS = "protocol", "none", "facts"
+PROTOCOL, NONE, FACTS, JUDGE = "protocol", "none", "facts", "judge"
 TOLD_OTHERWISE = ("subset", "version")  # by `refs`, which holds every pair, and by `scorer`
 # By measure: what it is, and in which variant.
 VARIANTS = {
@@ -56,6 +56,15 @@ class Signature:
     def words(self) -> Words:
         """How captions were split into words."""
         return "characters" if self.parts.get("tok") == TOKENIZERS["characters"] else "treebank"
+
+    def judged(self, judge: str) -> Signature:
+        """The signature of the same scores with those of a judge, see `judging.scores.signed`."""
+        parts: dict[str, str] = {}
+        for key, value in self.parts.items():
+            if key == PROTOCOL:
+                parts[JUDGE] = judge
+            parts[key] = value
+        return Signature(parts)
 
     def differences(self, other: Signature) -> list[str]:
         """Keys whose values make two scores incomparable.

@@ -24,7 +24,8 @@ REMEDY = "Evaluate again, or give other runs or folders of cc-train evaluate"
 CIDER = "CIDEr"
 FAITHFUL = "faithful"
 OF_MASKS = (segmentation.MIOU, segmentation.MIOU_CHANGE, "F1")
-MEASURES = (*fact_scores.MEASURES, *metrics.SHOWN, *OF_MASKS, FAITHFUL)
+JUDGE = "judge"  # what a judge says above all: its headline
+MEASURES = (*fact_scores.MEASURES, *metrics.SHOWN, JUDGE, *OF_MASKS, FAITHFUL)
 MARKS = {
     "LLM": "a large language model writes the captions",
     "LLM?": "not known whether one does",
@@ -54,6 +55,8 @@ class Row:
         folder: Parts of the absolute path of an evaluated run; only its end is ever shown.
         sources, marks, details: For published scores, by group: where they are printed, what the
             table shows besides them (see MARKS), and all that is known of them as JSON.
+        judge: What `judge` is, by which judge, and how often that one errs, in words; empty where
+            none was asked.
         masks: Which masks were scored, in words; empty where there are none.
         signature: None for published scores.
         members: The runs of one system whose mean this row is.
@@ -74,6 +77,7 @@ class Row:
     members: tuple[Row, ...] = ()
     spread: dict[str, dict[str, float]] = field(default_factory=dict)
     masks: str = ""
+    judge: str = ""
 
     @property
     def runs(self) -> tuple[Row, ...]:
@@ -108,6 +112,9 @@ def read(path: str) -> Row:
         if group in groups:
             groups[group] = {**shares, **groups[group]}
     groups[evaluation.TOTAL] |= _of_masks(scores)
+    for group, value in _judged(scores).items():
+        if group in groups:
+            groups[group][JUDGE] = value
     folder = file.parent if file.parent.name != run_folder.EVALUATION else file.parent.parent
     folder = Path(os.path.abspath(folder))
     name = folder.name.removesuffix(".evaluation")
@@ -122,6 +129,7 @@ def read(path: str) -> Row:
         exact=exact,
         signature=signature.parse(scores["signature"]),
         masks=_masks(scores),
+        judge=_judge(scores),
     )
 
 
@@ -143,6 +151,27 @@ def _of_masks(scores: Mapping[str, Any]) -> dict[str, float]:
     if faithful and faithful["predicted masks"]["pairs"]:
         measures[FAITHFUL] = 100 * float(faithful["predicted masks"]["share"])
     return measures
+
+
+def _judged(scores: Mapping[str, Any]) -> dict[str, float]:
+    """A judge's headline by group; of changed pairs alone, it is no figure of an unchanged one."""
+    judged = scores.get("judged")
+    if not judged:
+        return {}
+    name = judged["headline"]
+    groups: Mapping[str, Any] = judged["groups"]
+    return {group: float(of[name]["value"]) for group, of in groups.items() if name in of}
+
+
+def _judge(scores: Mapping[str, Any]) -> str:
+    """What an evaluation's judge says and how often it errs, in words."""
+    judged = scores.get("judged")
+    if not judged:
+        return ""
+    from cc_train.evaluation.judging.scores import errors_of
+
+    what = f"{judged['headline']} by {judged['model']} ({judged['protocol']})"
+    return " ".join((f"{what}.", *errors_of(judged)))
 
 
 def _masks(scores: Mapping[str, Any]) -> str:

@@ -74,4 +74,5 @@ def mean(name: str, rows: Sequence[Row]) -> Row:
         members=tuple(rows),
         spread=spread,
         masks=" and ".join(dict.fromkeys(row.masks for row in rows if row.masks)),
+        judge=" and ".join(dict.fromkeys(row.judge for row in rows if row.judge)),
     )

@@ -180,6 +180,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
     ]
     if any(row.exact for row in ours):
         notes.append("type and exact: share of the changed pairs; see docs/evaluation.md, Facts")
+    notes += [f"judge: {line}" for line in dict.fromkeys(row.judge for row in ours if row.judge)]
     notes += _on_masks(ours)
     if any(row.sources for row in rows):
         notes.append("published rows: as their papers give them, of the official test split")

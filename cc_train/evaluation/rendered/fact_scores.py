@@ -179,6 +179,16 @@ def _required(truth: Mapping[str, str], references: Sequence[str], facts: Facts)
     return of_each or [set(truth)]
 
 
+def wilson(share: float, pairs: int) -> tuple[float, float]:
+    """The 95 % interval of a share of some pairs, 0 to 1, by Wilson's score."""
+    if not pairs:
+        return 0.0, 1.0
+    middle = share + Z**2 / (2 * pairs)
+    half = Z * math.sqrt(share * (1 - share) / pairs + Z**2 / (4 * pairs**2))
+    low, high = ((middle + sign * half) / (1 + Z**2 / pairs) for sign in (-1, 1))
+    return max(0.0, low), min(1.0, high)
+
+
 @dataclass(frozen=True)
 class Share:
     """How many of some pairs are right. `unsaid`: how many of the wrong ones omit the fact."""
@@ -195,12 +205,7 @@ class Share:
     @property
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the share, 0 to 1, by Wilson's score."""
-        if not self.pairs:
-            return 0.0, 1.0
-        n, p = self.pairs, self.share
-        middle, half = p + Z**2 / (2 * n), Z * math.sqrt(p * (1 - p) / n + Z**2 / (4 * n**2))
-        low, high = ((middle + sign * half) / (1 + Z**2 / n) for sign in (-1, 1))
-        return max(0.0, low), min(1.0, high)
+        return wilson(self.share, self.pairs)
 
     def to_json(self) -> dict[str, Any]:
         """Counts, share and interval."""

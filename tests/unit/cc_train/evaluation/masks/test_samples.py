@@ -78,6 +78,8 @@ def test_masks_of_samples_are_scored(tmp_path: Path) -> None:
     entries, items = shard_items.captioned([pattern])
     scores, captions = score_captioner.score(Points(), entries, items, 1, QUIET)
     assert scores.masks is not None
+    assert scores.swapped_captions is not None  # which a judge is asked about
+    assert scores.swapped_captions.keys() == captions.keys()
     figures = scores.to_json()["masks"]
     assert (figures["pairs"], figures["unchanged pairs"], figures["false alarms"]) == (3, 1, 100)
     assert figures["IoU"]["change"] == pytest.approx(100 * (16 + 8) / (32 + 16 + 16))
