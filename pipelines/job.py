@@ -371,6 +371,7 @@ def _print_plan(
     for name, value in rows.items():
         console.print(f"{name:8} {value}")
     if todo:
+        console.print("trying some pairs, to tell how long the job takes")
         console.print(f"{'time':8} {_time(spec, todo, pool, ray_seconds)}")
     console.print("nothing was written (--dry-run)")
 
