@@ -61,8 +61,8 @@ FEW = 3  # pairs that a note names
     "learned",
     multiple=True,
     metavar="NAME[=FOLDER]",
-    help="Also score by a network: Similarity, of sentences, or BERTScore=FOLDER, a folder of "
-    "transformers (repeatable).",
+    help="Also score by a network: Similarity, of sentences; BERTScore=FOLDER or CLIPScore=FOLDER, "
+    "a folder of transformers (repeatable).",
 )
 @click.option(
     "--mask-predictions",
@@ -306,7 +306,7 @@ def evaluate_run(
     chosen = split.is_validated_on(stored.settings, shard_index.read(shards))
     if protocol is not None:
         protocols.require_said(protocol, chosen)
-    measures = named_measures(learned, device)
+    measures = named_measures(learned, device, shards)
     captioner = loading.of_run(stored, run, pick_device(device))
     if decode == CONSENSUS:
         captioner = consensus.Consensus(captioner)
@@ -373,7 +373,7 @@ def evaluate_predictions(
     path = Path(out or f"{files[0].rstrip('/')}.evaluation")
     outputs.check_folder(str(path))
     coco.check_apart(path, [*files, *filter(None, [references, swapped])])
-    measures = named_measures(learned, device)
+    measures = named_measures(learned, device, shards)
     predicted = coco.read_predictions(files)
     items, uncaptioned = _references(references, shards, types, facts)
     captions, kept = coco.matched(predicted, items, predicted_only, uncaptioned)
@@ -398,14 +398,16 @@ def evaluate_predictions(
     _finish(scores, path, kept, captions, uncaptioned, bench, as_json)
 
 
-def named_measures(options: Sequence[str], device: str) -> Sequence[Measure]:
-    """The measures by networks that options name. Raises UserError."""
+def named_measures(options: Sequence[str], device: str, shards: Sequence[str]) -> Sequence[Measure]:
+    """The measures by networks that options name, of pairs of shards. Raises UserError."""
     if not options:
         return ()
+    from cc_train.data import shard_index
     from cc_train.evaluation.captions import learned
     from cc_train.training.settings import pick_device
 
-    return learned.named(options, pick_device(device))
+    entries = shard_index.read(shards) if shards else ()
+    return learned.named(options, pick_device(device), entries)
 
 
 def _references(

@@ -179,7 +179,8 @@ def evaluate(
     scored = {n: groups[n] for n in ranked(groups) if n == TOTAL or groups[n] != groups[TOTAL]}
     scores = metrics.score_groups(tokens, scored, measures, words)
     for measure in learned:
-        metrics.add(scores.values(), measure.name, measure.score(references, predictions))
+        for name, values in measure.score(references, predictions).items():
+            metrics.add(scores.values(), name, values)
     names = {item.id: item.name for item in items}
     rendered = None
     if any(item.facts is not None for item in items):
@@ -194,7 +195,7 @@ def evaluate(
             subset,
             named,
             facts=None if rendered is None else rendered.digest,
-            learned={measure.name: measure.variant for measure in learned},
+            learned=dict(chain.from_iterable(one.variants.items() for one in learned)),
             words=words,
         ),
         scores,

@@ -1,4 +1,4 @@
-"""Measures by networks: the similarity of sentences, and BERTScore.
+"""Measures by networks: the similarity of sentences, BERTScore, and CLIPScore (`clip_score`).
 
 They compare captions as they are written, not their Penn-Treebank tokens, and the best reference of
 a caption counts. A caption without words scores 0. The score of several captions is their mean.
@@ -14,9 +14,8 @@ from __future__ import annotations
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -26,9 +25,12 @@ from cc_prep import extras, storage
 from cc_prep.errors import UserError, first_line
 from cc_prep.weights import folders, registry
 from cc_prep.weights.registry import Located
-from cc_train.evaluation.captions.metrics import BERT_SCORE, LEARNED
+from cc_train.data.shard_index import Entry
+from cc_train.evaluation.captions.metrics import BERT_SCORE, CLIP_SCORE, SIMILARITY
 
+NAMES = (SIMILARITY, BERT_SCORE, CLIP_SCORE)
 MINI_LM = "all-minilm-l6-v2"
+SUGGESTED = {BERT_SCORE: "roberta-large", CLIP_SCORE: "clip-vit-base-patch32"}
 BATCH = 64
 LONGEST = 512  # tokens, where a folder names no limit
 # The layer that agrees best with people, by type and number of layers, as the authors' code has it.
@@ -39,39 +41,63 @@ MODULES = ("Transformer", "Pooling", "Normalize")  # of Sentence-Transformers
 REMEDY = "Give a folder that save_pretrained wrote, of a network and its tokenizer"
 
 
-@dataclass(frozen=True)
-class Measure:
-    """A measure with its network.
+class Measure(Protocol):
+    """One measure or several, with their network.
 
     Attributes:
-        name: As tables show it.
-        variant: What its signature names.
-        encoder: Its network.
+        variants: What the signature says of each.
     """
 
-    name: str
-    variant: str
-    encoder: Encoder
+    variants: dict[str, str]
 
     def score(
         self, references: Mapping[str, Sequence[str]], candidates: Mapping[str, str]
-    ) -> dict[str, float]:
-        """The score of each id, which is at most 1."""
+    ) -> dict[str, dict[str, float]]:
+        """The score of each id by measure, not yet × 100."""
+
+
+class OfTexts:
+    """A measure that compares texts alone.
+
+    Args:
+        name: As tables show it.
+        folder: Of its network.
+    """
+
+    def __init__(self, name: str, folder: Located, device: str) -> None:
+        self.name = name
+        self.encoder = (OfWords if name == BERT_SCORE else OfSentences)(folder, device)
+        plain = folder.name.translate({ord(mark): "_" for mark in "|:"})
+        self.variants = {name: f"{plain},{self.encoder.about}"}
+
+    def score(
+        self, references: Mapping[str, Sequence[str]], candidates: Mapping[str, str]
+    ) -> dict[str, dict[str, float]]:
+        """See `Measure`; each is at most 1."""
         texts = [text for id, caption in candidates.items() for text in (caption, *references[id])]
         known = dict(self.encoder.of(text for text in dict.fromkeys(texts) if text.strip()))
         return {
-            id: max(
-                self.encoder.alike(known[caption], known[text])
-                if caption in known and text in known
-                else 0.0
-                for text in references[id]
-            )
-            for id, caption in candidates.items()
+            self.name: {
+                id: max(
+                    self.encoder.alike(known[caption], known[text])
+                    if caption in known and text in known
+                    else 0.0
+                    for text in references[id]
+                )
+                for id, caption in candidates.items()
+            }
         }
 
 
-def named(options: Sequence[str], device: str = "cpu") -> list[Measure]:
-    """The measures that options name as `Similarity`, `Similarity=FOLDER` or `BERTScore=FOLDER`.
+def named(
+    options: Sequence[str], device: str = "cpu", entries: Sequence[Entry] = ()
+) -> list[Measure]:
+    """The measures that options name as NAME=FOLDER, or as `Similarity`.
+
+    CLIPScore brings RefCLIPScore.
+
+    Args:
+        entries: The samples of the pairs, where there are any: CLIPScore needs their images.
 
     Raises:
         UserError: For another name, one that is given twice, and a folder that holds no such
@@ -80,29 +106,32 @@ def named(options: Sequence[str], device: str = "cpu") -> list[Measure]:
     measures = list[Measure]()
     for option in options:
         given, _, folder = option.partition("=")
-        name = next((name for name in LEARNED if name.lower() == given.lower()), None)
+        name = next((name for name in NAMES if name.lower() == given.lower()), None)
         if name is None:
-            raise UserError(f"no metric is named {given}", f"Known: {', '.join(LEARNED)}")
-        if any(measure.name == name for measure in measures):
+            raise UserError(f"no metric is named {given}", f"Known: {', '.join(NAMES)}")
+        if any(name in measure.variants for measure in measures):
             raise UserError(f"{name} is asked for twice", "Give one --metric of each name")
-        measures.append(_measure(name, folder, device))
+        measures.append(_measure(name, folder, device, entries))
     return measures
 
 
-def _measure(name: str, folder: str, device: str) -> Measure:
+def _measure(name: str, folder: str, device: str, entries: Sequence[Entry]) -> Measure:
     extras.require("transformers", f"the metric {name}", "hf")
-    if name == BERT_SCORE and not folder:
+    if name in SUGGESTED and not folder:
         raise UserError(
-            f"{name} needs a folder of weights", f"Give {name}=FOLDER, such as one of roberta-large"
+            f"{name} needs a folder of weights",
+            f"Give {name}=FOLDER, such as one of {SUGGESTED[name]}",
         )
+    if name == CLIP_SCORE:
+        from cc_train.evaluation.captions.clip_score import ClipScore
+
+        return ClipScore(folder, entries, device)
     if folder:
         folders.read_model_type(folder, REMEDY)
         located = folders.identify(folder)
     else:
         located = _mini_lm()
-    encoder = (OfWords if name == BERT_SCORE else OfSentences)(located, device)
-    plain = located.name.translate({ord(mark): "_" for mark in "|:"})
-    return Measure(name, f"{plain},{encoder.about}", encoder)
+    return OfTexts(name, located, device)
 
 
 def _mini_lm() -> Located:

@@ -28,7 +28,8 @@ PLAIN = (*BLEU, "ROUGE-L", "CIDEr")
 MEAN, MEAN_OF = "S*m", ("BLEU-4", "METEOR", "ROUGE-L", "CIDEr")
 ORDER = (*BLEU, "METEOR", "ROUGE-L", "CIDEr", MEAN, "SPICE")
 SIMILARITY, BERT_SCORE = "Similarity", "BERTScore"
-LEARNED = (SIMILARITY, BERT_SCORE)  # by networks: `learned`
+CLIP_SCORE, REF_CLIP_SCORE = "CLIPScore", "RefCLIPScore"
+LEARNED = (SIMILARITY, BERT_SCORE, CLIP_SCORE, REF_CLIP_SCORE)  # by networks: `learned`
 SHOWN = (*ORDER, *LEARNED)
 TOKENS: Mapping[Words, str] = {
     "treebank": "PTB tokens without punctuation",
@@ -236,7 +237,7 @@ def add(scores: Iterable[Scores], name: str, values: Mapping[str, float]) -> Non
     """Adds a measure to the scores of groups, whose score is the mean of their items.
 
     Args:
-        values: Of each id, 0 to 1.
+        values: Of each id, not yet × 100.
     """
     for one in scores:
         own = {id: values[id] for id in one.items}

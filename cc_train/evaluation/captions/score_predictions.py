@@ -38,8 +38,8 @@ def score(
         measures: Those that are wanted; SPICE needs Java.
         words: How captions are split into words; `characters` makes a word of each character of a
             script without blanks.
-        learned: Measures by networks, such as `Similarity` and `BERTScore=FOLDER`, of a folder of
-            transformers (docs/evaluation.md).
+        learned: Measures by networks that compare texts: `Similarity`, `Similarity=FOLDER` or
+            `BERTScore=FOLDER`, a folder of transformers (docs/evaluation.md).
 
     Raises:
         UserError: Where predictions and references do not fit, and for an unknown measure or way to
@@ -63,13 +63,14 @@ def score(
         names = {item.id: item.name for item in items}
     tokens = metrics.tokenised(known, captions, words)
     scores = metrics.score_tokens(tokens, measures, words)
-    variants = {}
+    variants: dict[str, str] = {}
     if learned:
         from cc_train.evaluation.captions.learned import named
 
         for measure in named(learned):
-            metrics.add([scores], measure.name, measure.score(known, captions))
-            variants[measure.name] = measure.variant
+            for name, values in measure.score(known, captions).items():
+                metrics.add([scores], name, values)
+            variants |= measure.variants
     scores.signature = signature.of(
         tokens[0], names, list(scores.corpus), learned=variants, words=words
     ).line

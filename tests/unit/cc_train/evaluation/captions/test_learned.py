@@ -13,8 +13,10 @@ from click.testing import CliRunner
 from cc_prep.errors import UserError
 from cc_train import score
 from cc_train.cli import cli
+from cc_train.data import shard_index
 from cc_train.evaluation import signature
 from cc_train.evaluation.captions import learned
+from tests import shard_factory, weight_factory
 
 WORDS = ["a", "red", "cube", "moved", "ball", "is", "gone", "the", "nothing", "changed"]
 REFERENCES = {"a": ["the red cube moved", "a ball is gone"], "b": ["nothing changed"]}
@@ -40,7 +42,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def values(option: str, captions: dict[str, str] = CAPTIONS) -> dict[str, float]:
     (measure,) = learned.named([option])
-    return measure.score({id: REFERENCES[id] for id in captions}, captions)
+    (found,) = measure.score({id: REFERENCES[id] for id in captions}, captions).values()
+    return found
 
 
 def hidden(folder: Path, text: str, layer: int = 2) -> torch.Tensor:
@@ -122,11 +125,42 @@ def test_evaluate_shows_them(folder: Path, tmp_path: Path) -> None:
     assert "Similarity" in compared.output
 
 
+def test_clip_score_compares_the_second_image(tmp_path: Path) -> None:
+    """Keeps away: the image before, a cosine without its factor, the first of the references."""
+    from transformers import CLIPModel, CLIPProcessor
+
+    clip = weight_factory.write_clip(tmp_path / "clip")
+    entries = shard_index.read([shard_factory.write_greys(tmp_path, 3)])
+    keys = [entry.key for entry in entries]
+    captions = dict(zip(keys, ("a red cube", "a blue car", ""), strict=True))
+    references = {key: ["a photo of a green ball", "a red cube"] for key in keys}
+    (measure,) = learned.named([f"CLIPScore={clip}"], "cpu", entries)
+    found = measure.score(references, captions)
+    model, processor = CLIPModel.from_pretrained(clip), CLIPProcessor.from_pretrained(clip)
+    texts = [f"A photo depicts {text}" for text in (*references[keys[1]], *captions.values())][:4]
+    tokens = processor(
+        text=texts, images=[entry.read().image(1) for entry in entries], return_tensors="pt",
+        padding=True,
+    )  # fmt: skip
+    with torch.inference_mode():
+        output = model(**tokens)
+    words, images = output.text_embeds, output.image_embeds
+    for number, key in enumerate(keys[:2]):
+        expected = 2.5 * max(float(words[2 + number] @ images[number]), 0)
+        nearest = max(float((words[2 + number] @ words[:2].T).max()), 0)
+        assert found["CLIPScore"][key] == pytest.approx(expected, abs=1e-5)
+        mean = 2 * expected * nearest / (expected + nearest) if expected else 0
+        assert found["RefCLIPScore"][key] == pytest.approx(mean, abs=1e-5)
+    assert max(found["CLIPScore"].values()) > 0
+    assert found["CLIPScore"][keys[2]] == found["RefCLIPScore"][keys[2]] == 0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["rouge"], "no metric is named rouge"),
         (["BERTScore"], "BERTScore needs a folder of weights"),
+        (["CLIPScore={folder}"], "CLIPScore needs the images of the pairs"),
         (["Similarity={folder}", "similarity={folder}"], "Similarity is asked for twice"),
         (["Similarity={folder}/nothing"], "no folder with a config.json of transformers in it"),
         (["BERTScore={broken}"], "broken: "),
