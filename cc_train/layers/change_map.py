@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from cc_prep.settings import Section
 from cc_train.data.supervision import FactVocabulary
 
-NONE_BIAS = 4.0  # of the type `none` at the start: nearly all places are unchanged
+NONE_BIAS = 6.0  # of the type `none` at the start: nearly all places are unchanged
 
 
 class ChangeMapSettings(Section):

@@ -27,7 +27,7 @@ from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.objective import Losses, PairObjective
 from cc_train.systems.pair.several import SeveralCaptioner
 from cc_train.systems.pair_training import PairSettings, PairTraining
-from cc_train.text import TextCodec
+from cc_train.text import TextCodec, Vocabulary
 from cc_train.training.task import Request, Task, over_samples, validation
 
 MAP = "change_map."  # what the names of the tensors of a map of changes begin with
@@ -69,10 +69,7 @@ def prepare(settings: Settings, request: Request) -> Task:
         )
     network = _network(settings, about, codec, backbone)
     if init is not None and request.init is not None:
-        learned = pair_training.learned(init, settings, network, codec)
-        own = network.state_dict()
-        learned |= {n: own[n] for n in own if n.startswith(MAP) and n not in learned}
-        transfer.take_over(network, learned, request.init)
+        transfer.take_over(network, _learned(init, settings, network, codec), request.init)
     else:
         network.standardise(training.data.train, request.console)
     objective = PairObjective(
@@ -103,6 +100,14 @@ def prepare(settings: Settings, request: Request) -> Task:
         about=about,
         files=files,
     )
+
+
+def _learned(
+    init: Run, settings: Settings, network: PairCaptioner, codec: Vocabulary
+) -> dict[str, Tensor]:
+    """The tensors of a run to start from, with the network's own map where the run has none."""
+    own = {name: t for name, t in network.state_dict().items() if name.startswith(MAP)}
+    return own | pair_training.learned(init, settings, network, codec)
 
 
 def _facts_of(entries: Sequence[Entry], init: Run | None) -> FactVocabulary:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,9 @@ from cc_train.layers.caption_decoder import DecoderSettings
 from cc_train.layers.change_map import ChangeMapSettings, peaks
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.layers.pair_encoder import EncoderSettings
+from cc_train.runs import stored_run
+from cc_train.sharing import hub
+from cc_train.systems.pair import recipe
 from cc_train.systems.pair.objective import Losses, PairObjective
 from cc_train.systems.pair.several import SeveralCaptioner
 from cc_train.text import Vocabulary
@@ -94,3 +98,26 @@ def test_neighbouring_objects_are_two_changes() -> None:
     found, _ = peaks(near, (6, 6), 0.5)
     assert sorted(SOLIDS.types[one.type] for one in found) == ["drop", "move"]
     assert peaks(chances(), (6, 6), 0.5) == ([], 0.0)
+
+
+def test_captioner_mini_gets_a_map_that_comes_back() -> None:
+    """Keeps away: a start that refuses its map, and a run that is read back without it."""
+    mini = stored_run.read(hub.locate("captioner-mini"))
+    sections = {"changes": {"layers": 1}}
+    about = {**mini.settings, "decoder": {**mini.settings["decoder"], **sections}}
+    run = replace(mini, settings=about)
+    network = recipe._untrained(run)
+    assert isinstance(network, SeveralCaptioner)
+    assert isinstance(network.codec, Vocabulary)
+    settings = stored_run.settings_of(run, recipe.Settings)
+    learned = recipe._learned(mini, settings, network, network.codec)
+    network.load_state_dict(learned)
+    read = recipe.load(replace(run, tensors=learned), "cpu")
+    assert isinstance(read, SeveralCaptioner)
+    pixels = np.random.default_rng(0).integers(0, 256, (1, 2, 112, 112, 3), np.uint8)
+    pairs = torch.from_numpy(pixels)
+    one, other = (captioner.eval().caption(pairs)[0] for captioner in (network, read))
+    assert (one.text, one.score) == (other.text, other.score)
+    assert one.text == "nothing changed", "a new map sees no change"
+    plain = recipe.load(replace(mini, tensors=mini.tensors), "cpu")
+    assert not isinstance(plain, SeveralCaptioner)
