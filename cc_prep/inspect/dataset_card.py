@@ -1,4 +1,7 @@
-"""The card of training shards: README.md beside them, for people and for the `datasets` library."""
+"""The card of training shards: README.md beside them, for people and for the `datasets` library.
+
+Beside it lies what `croissant` writes, for search engines.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats import provenance, training_shards
 from cc_prep.formats.base import split_of
 from cc_prep.formats.tar import DamagedShard
-from cc_prep.inspect import verification
+from cc_prep.inspect import croissant, verification
 from cc_prep.manifest import HF, NONE
 from cc_prep.records import NO_CHANGE
 
@@ -36,8 +39,10 @@ class Feature:
     depth: int = 0
 
 
-def write(path: str, licence: str | None) -> str:
-    """Writes the card of the training shards in `path` or in its shards/; the card's path.
+def write(path: str, licence: str | None) -> list[str]:
+    """Writes the card of the training shards in `path` or in its shards/, and `croissant.json`.
+
+    The paths of both are returned.
 
     Args:
         licence: Of the shards, an SPDX identifier.
@@ -69,7 +74,7 @@ def write(path: str, licence: str | None) -> str:
     )
     card = storage.join(folder, NAME)
     storage.write_bytes(card, f"{text.rstrip()}\n".encode())
-    return card
+    return [card, croissant.write(folder, settings.get("name", "unnamed"), licence, rows, record)]
 
 
 def _splits(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

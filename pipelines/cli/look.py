@@ -146,7 +146,7 @@ def card(path: str, licence: str | None) -> None:
     """Writes a data set card beside training shards.
 
     It is README.md, for sharing them. `datasets.load_dataset` reads the fields of the samples from
-    it.
+    it. croissant.json beside it says the same to search engines.
 
     \b
     Example:
@@ -158,7 +158,8 @@ def card(path: str, licence: str | None) -> None:
 
     folder = verification.find_one(path, training_shards.FORMAT)
     finished_shards(folder, training_shards.FORMAT, "build")
-    echo(dataset_card.write(path, licence))
+    for written in dataset_card.write(path, licence):
+        echo(written)
 
 
 @click.command()

@@ -12,7 +12,7 @@ from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.tar import DamagedShard
 from cc_prep.interrupts import STOPPED, interruptible
 from cc_prep.terminal import echo, with_homes
-from pipelines.cli import data, jobs, look, splits, weights
+from pipelines.cli import data, exchange, jobs, look, splits, weights
 
 SECTIONS = {  # of `cc-prep --help`
     "Prepare": (
@@ -67,6 +67,8 @@ def cli() -> None:
     """
 
 
+for _command in exchange.COMMANDS:
+    jobs.export_group.add_command(_command)
 for _command in (command for commands in SECTIONS.values() for command in commands):
     cli.add_command(_command)
 

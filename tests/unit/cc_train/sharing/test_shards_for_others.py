@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import datasets
 import numpy as np
+import pyarrow.parquet
 import pytest
 import yaml
 
+from cc_prep import storage
 from cc_prep.formats import provenance, training_shards
 from cc_prep.records import FrameSequence, ImagePair
 from cc_train import open_shards
@@ -44,7 +47,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "format_version": training_shards.FORMAT.version,
         "settings": {"name": "mine"},
     }
-    provenance.write(str(folder), {**about, "complete": True, "shards": {}})
+    shards = {name: {"sha256": storage.sha256(folder / f"{name}.tar")} for name in index}
+    provenance.write(str(folder), {**about, "complete": True, "shards": shards})
     return folder
 
 
@@ -59,7 +63,8 @@ def test_shards_and_their_card_load_with_datasets(
 ) -> None:
     """Keeps away: shards that `datasets` refuses since not all samples have masks."""
     done = cc_prep("card", folder, "--license", "mit")
-    assert (done.returncode, done.stdout.strip()) == (0, str(folder / "README.md")), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(folder / "README.md"), str(folder / "croissant.json")]
     card = (folder / "README.md").read_text()
     header = yaml.safe_load(card.split("---")[1])
     assert header["license"] == "mit"
@@ -76,6 +81,23 @@ def test_shards_and_their_card_load_with_datasets(
         assert row["f00.jpg"].size == sample["before"].shape[1::-1]
         assert (row["mask.png"] is None) == ("mask.png" not in sample)
     assert {"changed", "unchanged"} <= set(card.split())
+
+
+def test_croissant_names_the_files_and_the_columns(folder: Path) -> None:
+    """Keeps away: a description whose digests or columns are those of other files."""
+    cc_prep("card", folder, "--license", "mit")
+    content = json.loads((folder / "croissant.json").read_text())
+    assert (content["name"], content["license"]) == ("mine", "mit")
+    files = {one["@id"]: one for one in content["distribution"]}
+    assert files.keys() == {"index", *(f"{split}-000000" for split in SPLITS)}
+    for file in files.values():
+        assert file["sha256"] == storage.sha256(folder / file["contentUrl"])
+    [records] = content["recordSet"]
+    index = pyarrow.parquet.read_table(folder / files["index"]["contentUrl"])
+    for field in records["field"]:
+        assert field["source"]["fileObject"] == {"@id": "index"}
+        kind = index.schema.field(field["source"]["extract"]["column"]).type
+        assert field.get("repeated", False) == pyarrow.types.is_list(kind)
 
 
 def test_the_builder_of_webdataset_takes_them_by_the_card(
