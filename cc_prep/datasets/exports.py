@@ -114,7 +114,6 @@ def fiftyone(
                         "filepath": _placed(out, name),
                         "tags": [record.split],
                         "metadata": None,
-                        "_media_type": "image",
                         "group": group,
                         "pair": record.id,
                         "kind": record.kind,

@@ -99,7 +99,7 @@ def test_a_group_of_fiftyone_for_each_pair(root: Path, tmp_path: Path) -> None:
     content = json.loads((out / "samples.json").read_text("utf-8"))
     assert (content["name"], content["media_type"]) == ("own", "group")
     assert content["mask_targets"] == {"change": {"1": "road", "2": "house"}}
-    fields = content["sample_fields"].keys() | {"filepath", "tags", "metadata", "_media_type"}
+    fields = content["sample_fields"].keys() | {"filepath", "tags", "metadata"}
     groups: dict[str, dict[str, Any]] = {}
     for sample in content["samples"]:
         assert sample.keys() == fields
