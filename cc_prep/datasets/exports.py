@@ -1,4 +1,4 @@
-"""Data sets in the formats of other programs: COCO's instances, ms-swift, lmms-eval.
+"""Data sets in the formats of other programs: COCO's instances, FiftyOne, ms-swift, lmms-eval.
 
 Each is a new folder that needs nothing else of the data: the pairs' images lie in it as PNG, as the
 manifest reads them (bands, registration), so that masks and images fit in every layout.
@@ -6,7 +6,10 @@ manifest reads them (bands, registration), so that masks and images fit in every
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
@@ -22,6 +25,7 @@ from cc_prep.errors import RejectedPair, UserError
 from cc_prep.manifest import Manifest
 from cc_prep.media import images
 from cc_prep.progress import Progress, no_progress
+from cc_prep.records import ImagePair
 from cc_prep.storage import outputs
 
 IMAGES = "images"
@@ -41,42 +45,107 @@ def coco(
     Raises:
         UserError: For a folder that is there, images that cannot be read, and pairs without masks.
     """
-    pairs = _Pairs(manifest, splits, out, progress)
+    records = _records(manifest, splits, "masks")
     listed, annotations = list[dict[str, Any]](), list[dict[str, Any]]()
-    classes: dict[str, int] = {}
-    for number, (pair, names) in enumerate(pairs, 1):
-        height, width = pair.before.shape[:2]
-        listed.append(
-            {
-                "id": number,
-                "file_name": names[0],
-                "after": names[1],
-                "width": width,
-                "height": height,
-                "pair": pair.record.id,
-                "split": pair.record.split,
-            }
-        )
-        mask = np.zeros((height, width), np.uint8) if pair.mask is None else pair.mask
-        for class_id, place in places(mask):
-            name = pair.record.mask_classes[class_id - 1]
-            annotations.append(
-                {
-                    "id": len(annotations) + 1,
-                    "image_id": number,
-                    "category_id": classes.setdefault(name, len(classes) + 1),
-                    "iscrowd": 0,
-                    "area": int(place.sum()),
-                    "bbox": _box(place),
-                    "segmentation": segmentation(place),
-                }
-            )
-    if not annotations:
-        raise UserError(f"{manifest.name}: no masks in these pairs", "Give data that has masks")
-    categories = [{"id": number, "name": name} for name, number in classes.items()]
-    content = {"images": listed, "annotations": annotations, "categories": categories}
-    storage.write_json(storage.join(out, "instances.json"), content)
-    return len(listed)
+    names = dict.fromkeys(name for record in records for name in record.mask_classes)
+    classes = {name: number for number, name in enumerate(names, 1)}
+    with _new_folder(out) as folder:
+        pairs = _with_images(manifest, records, folder, progress)
+        for number, (pair, (before, after)) in enumerate(pairs, 1):
+            height, width = pair.before.shape[:2]
+            about = {"pair": pair.record.id, "split": pair.record.split, "after": after}
+            size = {"height": height, "width": width}
+            listed.append({"id": number, "file_name": before, **size, **about})
+            mask = np.zeros((height, width), np.uint8) if pair.mask is None else pair.mask
+            for class_id, place in places(mask):
+                annotations.append(
+                    {
+                        "id": len(annotations) + 1,
+                        "image_id": number,
+                        "category_id": classes[pair.record.mask_classes[class_id - 1]],
+                        "iscrowd": 0,
+                        "area": int(place.sum()),
+                        "bbox": _box(place),
+                        "segmentation": segmentation(place),
+                    }
+                )
+        categories = [{"id": number, "name": name} for name, number in classes.items()]
+        content = {"images": listed, "annotations": annotations, "categories": categories}
+        storage.write_json(str(folder / "instances.json"), content)
+    return len(records)
+
+
+def fiftyone(
+    manifest: Manifest, splits: Sequence[str], out: str, progress: Progress = no_progress
+) -> int:
+    """Writes `samples.json`, a data set of groups as `fiftyone.Dataset.from_json` reads it.
+
+    A group is a pair, with a sample for each image; the number of pairs. Where masks are known, the
+    sample before has that of what vanished and the sample after that of what appeared, or both the
+    union.
+
+    Raises:
+        UserError: For a folder that is there, and for images that cannot be read.
+    """
+    records = _records(manifest, splits, "pairs")
+    samples = list[dict[str, Any]]()
+    targets: dict[str, str] = {}
+    with _new_folder(out) as folder:
+        for pair, names in _with_images(manifest, records, folder, progress):
+            record = pair.record
+            targets |= {str(number): name for number, name in enumerate(record.mask_classes, 1)}
+            sides = zip(SIDES, names, (pair.mask_before, pair.mask_after), strict=True)
+            for side, name, own in sides:
+                mask = pair.mask if own is None else own
+                label: dict[str, Any] | None = None
+                if mask is not None:
+                    file = f"{name.removesuffix('.png')}_mask.png"
+                    storage.write_bytes(str(folder / file), images.encode_image(mask, "png", 0))
+                    label = {
+                        "_id": {"$oid": _object_id(file)},
+                        "_cls": "Segmentation",
+                        "tags": [],
+                        "mask": None,
+                        "mask_path": _placed(out, file),
+                    }
+                group = {"_cls": "Group", "_id": {"$oid": _object_id(record.key)}, "name": side}
+                samples.append(
+                    {
+                        "filepath": _placed(out, name),
+                        "tags": [record.split],
+                        "metadata": None,
+                        "group": group,
+                        "pair": record.id,
+                        "kind": record.kind,
+                        "change_type": record.change_type,
+                        "captions": list(pair.captions),
+                        "change": label,
+                    }
+                )
+        text, fields = "fiftyone.core.fields.StringField", "fiftyone.core.fields"
+        content = {
+            "name": manifest.name,
+            "media_type": "group",
+            "group_field": "group",
+            "group_media_types": dict.fromkeys(SIDES, "image"),
+            "default_group_slice": SIDES[1],
+            "sample_fields": {
+                "group": f"{fields}.EmbeddedDocumentField(fiftyone.core.groups.Group)",
+                **dict.fromkeys(("pair", "kind", "change_type"), text),
+                "captions": f"{fields}.ListField({text})",
+                "change": f"{fields}.EmbeddedDocumentField(fiftyone.core.labels.Segmentation)",
+            },
+            "info": {},
+            "mask_targets": {"change": targets},
+            "samples": samples,
+        }
+        storage.write_json(str(folder / "samples.json"), content)
+    return len(records)
+
+
+def _object_id(text: str) -> str:
+    """An id of MongoDB that the same text always gets: 24 hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def ms_swift(
@@ -91,22 +160,23 @@ def ms_swift(
     A row is a question about two images and a caption as the answer; a pair has one for each.
 
     Raises:
-        UserError: For a folder that is there, and for images that cannot be read.
+        UserError: For a folder that is there, images that cannot be read, and pairs without
+            captions.
     """
-    rows: dict[str, list[str]] = {}
-    for pair, names in _Pairs(manifest, splits, out, progress):
-        paths = [str(Path(storage.local_path(out)).resolve() / name) for name in names]
-        for caption in pair.captions:
-            messages = [
-                {"role": "user", "content": f"<image><image>{question}"},
-                {"role": "assistant", "content": caption},
-            ]
-            row = json.dumps({"messages": messages, "images": paths}, ensure_ascii=False)
-            rows.setdefault(pair.record.split, []).append(row)
-    if not rows:
-        raise UserError(f"{manifest.name}: no captions in these pairs", "Give data that has some")
-    for split, lines in rows.items():
-        storage.write_bytes(storage.join(out, f"{split}.jsonl"), _lines(lines))
+    records = [one for one in _records(manifest, splits, "captions") if one.captions]
+    rows: dict[str, list[dict[str, Any]]] = {}
+    with _new_folder(out) as folder:
+        for pair, names in _with_images(manifest, records, folder, progress):
+            paths = [_placed(out, name) for name in names]
+            for caption in pair.captions:
+                messages = [
+                    {"role": "user", "content": f"<image><image>{question}"},
+                    {"role": "assistant", "content": caption},
+                ]
+                row = {"messages": messages, "images": paths}
+                rows.setdefault(pair.record.split, []).append(row)
+        for split, of_split in rows.items():
+            _write_lines(folder / f"{split}.jsonl", of_split)
     return sum(map(len, rows.values()))
 
 
@@ -123,28 +193,29 @@ def lmms_eval(
         UserError: For a folder that is there, images that cannot be read, and pairs without
             captions.
     """
-    rows = [
-        json.dumps(
+    records = [one for one in _records(manifest, [split], "captions") if one.captions]
+    task = f"{manifest.name}_{split}"
+    with _new_folder(out) as folder:
+        rows = [
             {
                 "key": pair.record.key,
                 **dict(zip(SIDES, names, strict=True)),
                 "captions": list(pair.captions),
                 "question": question,
-            },
-            ensure_ascii=False,
-        )
-        for pair, names in _Pairs(manifest, [split], out, progress)
-        if pair.captions
-    ]
-    if not rows:
-        raise UserError(f"{manifest.name}: no captions in {split}", "Give a split that has some")
-    task = f"{manifest.name}_{split}"
-    file = Path(storage.local_path(out)).resolve() / f"{task}.jsonl"
-    storage.write_bytes(str(file), _lines(rows))
-    code = resources.files("cc_prep.datasets") / "lmms_eval_utils.py.txt"
-    storage.write_bytes(storage.join(out, "utils.py"), code.read_bytes())
-    storage.write_bytes(storage.join(out, f"{task}.yaml"), _task(task, str(file)).encode())
+            }
+            for pair, names in _with_images(manifest, records, folder, progress)
+        ]
+        _write_lines(folder / f"{task}.jsonl", rows)
+        code = resources.files("cc_prep.datasets") / "lmms_eval_utils.py.txt"
+        storage.write_bytes(str(folder / "utils.py"), code.read_bytes())
+        text = _task(task, _placed(out, f"{task}.jsonl"))
+        storage.write_bytes(str(folder / f"{task}.yaml"), text.encode())
     return len(rows)
+
+
+def _placed(out: str, name: str) -> str:
+    """Where a file of the folder will be, as an absolute path."""
+    return str(Path(storage.local_folder(out)).resolve() / name)
 
 
 def _task(name: str, file: str) -> str:
@@ -186,40 +257,67 @@ _Dumper.add_representer(
 )
 
 
-class _Pairs:
-    """The pairs of some splits, each with the names of its images, which it writes into a folder.
+def _records(manifest: Manifest, splits: Iterable[str], wanted: str) -> list[ImagePair]:
+    """The pairs of some splits.
+
+    Args:
+        wanted: `captions` or `masks`, which at least one of them must have; `pairs` for any.
 
     Raises:
-        UserError: For a folder that is there, and for images that cannot be read.
+        UserError: Where there are none.
     """
+    records = [pair for split in splits for pair in datasets.pairs(manifest, split)]
+    has = {
+        "captions": lambda pair: pair.captions,
+        "masks": lambda pair: pair.mask or pair.mask_before or pair.mask_after or pair.land_cover,
+        "pairs": lambda pair: pair,
+    }[wanted]
+    if not any(map(has, records)):
+        what = f"{manifest.name}: no {wanted} in these splits"
+        raise UserError(what, "Give data or a split that has some")
+    return records
 
-    def __init__(
-        self, manifest: Manifest, splits: Iterable[str], out: str, progress: Progress
-    ) -> None:
-        outputs.check_folder(out)
-        if storage.exists(out):
-            raise UserError(f"{out}: already exists", "Give another folder, or remove it")
-        self.manifest, self.out, self.progress = manifest, out, progress
-        self.records = [pair for split in splits for pair in datasets.pairs(manifest, split)]
 
-    def __iter__(self) -> Iterator[tuple[LoadedPair, tuple[str, str]]]:
-        loaded = LoadedPairs(
-            self.manifest.root, self.records, None, self.manifest.image, self.manifest.pairs
-        )
-        for number in range(len(loaded)):
-            self.progress(number, len(loaded))
-            try:
-                pair = loaded[number]
-            except RejectedPair as error:
-                what = f"{self.records[number].id}: {error.reason.value} ({error.detail})"
-                raise UserError(what, "Leave it out: cc-prep inspect --write-exclusions") from None
-            key = pair.record.key
-            names = f"{IMAGES}/{key}_before.png", f"{IMAGES}/{key}_after.png"
-            for name, pixels in zip(names, (pair.before, pair.after), strict=True):
-                encoded = images.encode_image(pixels, "png", 0)
-                storage.write_bytes(storage.join(self.out, name), encoded)
-            yield pair, names
-        self.progress(len(loaded), len(loaded))
+@contextlib.contextmanager
+def _new_folder(out: str) -> Iterator[Path]:
+    """A folder that appears under its name only when it is complete.
+
+    Raises:
+        UserError: For one that is there, and for one of an object store.
+    """
+    outputs.check_folder(out)
+    target = Path(storage.local_folder(out))
+    if target.exists():
+        raise UserError(f"{out}: already exists", "Give another folder, or remove it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as temporary:
+        folder = Path(temporary) / target.name
+        (folder / IMAGES).mkdir(parents=True)
+        yield folder
+        folder.replace(target)
+
+
+def _with_images(
+    manifest: Manifest, records: Sequence[ImagePair], folder: Path, progress: Progress
+) -> Iterator[tuple[LoadedPair, tuple[str, str]]]:
+    """The pairs with the names of their images, which it writes into the folder.
+
+    Raises:
+        UserError: For images that cannot be read.
+    """
+    loaded = LoadedPairs(manifest.root, records, None, manifest.image, manifest.pairs)
+    for number, record in enumerate(records):
+        progress(number, len(records))
+        try:
+            pair = loaded[number]
+        except RejectedPair as error:
+            what = f"{record.id}: {error.reason.value} ({error.detail})"
+            raise UserError(what, "Leave it out: cc-prep inspect --write-exclusions") from None
+        names = f"{IMAGES}/{record.key}_before.png", f"{IMAGES}/{record.key}_after.png"
+        for name, pixels in zip(names, (pair.before, pair.after), strict=True):
+            storage.write_bytes(str(folder / name), images.encode_image(pixels, "png", 0))
+        yield pair, names
+    progress(len(records), len(records))
 
 
 def places(mask: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
@@ -280,5 +378,6 @@ def _box(place: np.ndarray) -> list[int]:
     return [left, top, int(columns.max()) + 1 - left, int(rows.max()) + 1 - top]
 
 
-def _lines(lines: Iterable[str]) -> bytes:
-    return "".join(f"{line}\n" for line in lines).encode()
+def _write_lines(file: Path, rows: Iterable[dict[str, Any]]) -> None:
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    storage.write_bytes(str(file), lines.encode())

@@ -41,6 +41,31 @@ def coco(
     echo(f"{counted(count, 'pair')} in {out}")
 
 
+@click.command("fiftyone")
+@dataset_options
+@splits_option
+@out_option
+def fiftyone(
+    dataset: str, root: str | None, overrides: tuple[str, ...], splits: tuple[str, ...], out: str
+) -> None:
+    """Writes DATASET as groups of samples for FiftyOne.
+
+    DIR holds samples.json, the images of the pairs and their masks. In Python:
+    fiftyone.Dataset.from_json("DIR/samples.json").
+
+    \b
+    Example:
+      cc-prep export fiftyone levir_mci --split test --out levir-fiftyone
+    """
+    from cc_prep import manifest
+    from cc_prep.datasets import exports
+
+    settings = manifest.load(dataset, overrides, root)
+    with progress_bar("exporting") as progress:
+        count = exports.fiftyone(settings, splits or settings.splits, out, progress)
+    echo(f"{counted(count, 'pair')} in {out}")
+
+
 @click.command("ms-swift")
 @dataset_options
 @splits_option
@@ -104,4 +129,4 @@ def lmms_eval(
     echo(f"{counted(count, 'pair')} in {out}: task {settings.name}_{split}")
 
 
-COMMANDS = (coco, ms_swift, lmms_eval)
+COMMANDS = (coco, fiftyone, ms_swift, lmms_eval)

@@ -141,6 +141,8 @@ MISTAKES = (
     "cc-train serve nowhere",
     "cc-train serve --pairs own",
     "cc-train serve --port 0 --token secret",
+    "cc-train export captioner-mini new --onnx --data x",
+    "cc-prep export coco own --root own/good --out new",
     "cc-train caption run a.png b.png",
     "cc-train caption nowhere a.png b.png",
     "cc-train caption captioner_mini a.png b.png",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,30 @@ def test_any_place_is_read_back() -> None:
     assert kinds == {list, dict}
 
 
+def test_a_group_of_fiftyone_for_each_pair(root: Path, tmp_path: Path) -> None:
+    """Keeps away: images of two pairs in one group, and a mask of the other image."""
+    out = tmp_path / "fiftyone"
+    export("fiftyone", root, out, "--split", "train")
+    content = json.loads((out / "samples.json").read_text("utf-8"))
+    assert (content["name"], content["media_type"]) == ("own", "group")
+    assert content["mask_targets"] == {"change": {"1": "road", "2": "house"}}
+    fields = content["sample_fields"].keys() | {"filepath", "tags", "metadata"}
+    groups: dict[str, dict[str, Any]] = {}
+    for sample in content["samples"]:
+        assert sample.keys() == fields
+        group = sample["group"]
+        assert len(bytes.fromhex(group["_id"]["$oid"])) == 12
+        groups.setdefault(group["_id"]["$oid"], {})[group["name"]] = sample
+    pairs = datasets.open("own", str(root), split="train")
+    for sides, pair in zip(groups.values(), pairs, strict=True):
+        assert {one["pair"] for one in sides.values()} == {pair.record.id}
+        assert sides["after"]["captions"] == list(pair.captions)
+        for side, pixels in (("before", pair.before), ("after", pair.after)):
+            assert np.array_equal(Image.open(sides[side]["filepath"]), pixels)
+            mask = np.asarray(Image.open(sides[side]["change"]["mask_path"]))
+            assert np.array_equal(mask > 0, pair.mask > 0)
+
+
 def test_a_row_of_ms_swift_for_each_caption(root: Path, tmp_path: Path) -> None:
     """Keeps away: images in another order, and names that ms-swift looks for elsewhere."""
     out = tmp_path / "swift"
@@ -144,8 +169,27 @@ def test_a_task_of_lmms_eval_scores_as_we_do(root: Path, tmp_path: Path) -> None
     assert measures["ROUGE-L"]([one["ROUGE-L"] for one in judged]) == pytest.approx(100)
 
 
-@pytest.mark.parametrize("kind", ["coco", "ms-swift", "lmms-eval"])
-def test_a_folder_that_is_there_stays(kind: str, root: Path, tmp_path: Path) -> None:
-    done = cc_prep("export", kind, "own", "--root", root, "--split", "train", "--out", tmp_path)
-    assert (done.returncode, "already exists" in done.stderr) == (2, True), done.stderr
-    assert list(tmp_path.iterdir()) == []
+def test_nothing_is_left_after_a_mistake(root: Path, tmp_path: Path) -> None:
+    """Keeps away: half of an export that looks whole, and one over what was there."""
+    broken = tmp_path / "broken"
+    shutil.copytree(root, broken)
+    (broken / "1_after.png").write_bytes(b"no image")
+    for place, splits, out, line in (
+        (root, ("train",), root, "already exists"),
+        (broken, ("train",), tmp_path / "new", "p/1: unreadable image"),
+        (broken, ("train",), "s3://bucket/new", "this output is written to a disk"),
+    ):
+        for kind in ("coco", "fiftyone", "ms-swift"):
+            given = [one for split in splits for one in ("--split", split)]
+            done = cc_prep("export", kind, "own", "--root", place, *given, "--out", out)
+            assert (done.returncode, line in done.stderr) == (2, True), done.stderr
+    for file in broken.glob("*_mask.png"):
+        file.unlink()
+    (broken / "pairs.jsonl").write_text(
+        '{"before": "0_before.png", "after": "0_after.png", "split": "test"}\n'
+    )
+    for kind, what in (("coco", "no masks"), ("ms-swift", "no captions"), ("lmms-eval", "no cap")):
+        done = cc_prep("export", kind, "own", "--root", broken, "--out", tmp_path / "new",
+                       "--split", "test")  # fmt: skip
+        assert (done.returncode, what in done.stderr) == (2, True), done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["broken"]
