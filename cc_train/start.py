@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,7 +13,10 @@ from cc_train import distributed, systems
 from cc_train.runs import origin
 from cc_train.training.loop import fit
 from cc_train.training.settings import Loop, compute_dtype, pick_device
-from cc_train.training.task import Request
+from cc_train.training.task import Request, Task
+
+if TYPE_CHECKING:
+    from cc_train.training.cost import Count
 
 FEW_ITEMS = (2, 4)  # of the micro-batches of an estimate
 
@@ -76,6 +79,22 @@ def estimate(system: str, settings: Any, request: Request) -> str:
     """
     from cc_train.training import cost  # torch's counter imports its compiler
 
+    task, counts = counted(system, settings, request)
+    loop = settings.loop.split_over(1).with_resolved_epochs(task.items, 1)
+    return cost.table(counts, task.objective, loop, task.items)
+
+
+def counted(system: str, settings: Any, request: Request) -> tuple[Task, list[Count]]:
+    """A training with the counts of its micro-batches, as `cost` takes them.
+
+    Args:
+        settings: The system's `Settings`.
+
+    Raises:
+        UserError and JobFailed: As a training does.
+    """
+    from cc_train.training import cost
+
     loop: Loop = settings.loop
     if loop.threads:
         torch.set_num_threads(loop.threads)
@@ -88,8 +107,7 @@ def estimate(system: str, settings: Any, request: Request) -> str:
         counts.append(cost.count(task.objective, task.source(0), items))
         if task.objective.over == "sum":
             break
-    loop = loop.with_resolved_epochs(task.items, 1)
-    return cost.table(counts, task.objective, loop, task.items)
+    return task, counts
 
 
 def small_parts(asked: Loop, loop: Loop, world: int) -> str:

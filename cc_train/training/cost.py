@@ -103,11 +103,17 @@ def _of_convolution(x: Any, weight: Any, *_: Any, out_shape: Any = None, **__: A
 
 
 def _by_part(counter: FlopCounterMode) -> dict[str, float]:
-    """FLOPs by the largest modules that lie in no other; what lies in none is `other`."""
+    """FLOPs by the largest modules that lie in no other; what lies in none is `other`.
+
+    In the backward pass torch's counter gives some operations to two modules: only the sum is
+    exact, to which the parts are brought.
+    """
     flop = {name: float(sum(of.values())) for name, of in counter.get_flop_counts().items()}
     total = flop.pop("Global", 0.0)
     parts = {name: value for name, value in flop.items() if "." not in name}
-    return {**parts, "other": max(0.0, total - sum(parts.values()))}
+    parts["other"] = max(0.0, total - sum(parts.values()))
+    whole = sum(parts.values())
+    return {name: value * total / whole for name, value in parts.items()} if whole else parts
 
 
 def table(counts: list[Count], objective: Objective, loop: Loop, items: int) -> str:
@@ -120,7 +126,7 @@ def table(counts: list[Count], objective: Objective, loop: Loop, items: int) -> 
         items: Of an epoch.
     """
     step_items = loop.global_batch_size or loop.batch_size * loop.grad_accum_steps
-    parts = {name: _scaled(counts, name, step_items) for name in counts[-1].flop}
+    parts = of_step(counts, step_items)
     total = sum(parts.values())
     seconds = counts[-1].seconds / sum(counts[-1].flop.values()) * total
     parameters = list(objective.network.parameters())
@@ -141,21 +147,40 @@ def table(counts: list[Count], objective: Objective, loop: Loop, items: int) -> 
     ]  # fmt: skip
     for device, speeds in DEVICES.items():
         hours = (
-            f"{name} {_hours(max(total / (speed * TERA * REACHED[name]), LAUNCHES) * loop.steps)}"
-            for name, speed in speeds.items()
+            f"{name} {_hours(seconds_of(total, device, name) * loop.steps)}" for name in speeds
         )
         lines.append(f"  {device}: {', '.join(hours)}")
     return "\n".join(lines)
 
 
-def _scaled(counts: list[Count], name: str, items: int) -> float:
-    """FLOPs of a part with so many items: a · items, or a · items + c · items² of two counts."""
+def of_step(counts: list[Count], items: int) -> dict[str, float]:
+    """FLOPs of a step with so many items, by part; see `table`."""
+    names = counts[-1].flop
+    parts = {
+        name: _scaled(counts, [c.flop.get(name, 0.0) for c in counts], items) for name in names
+    }
+    total = _scaled(counts, [sum(count.flop.values()) for count in counts], items)
+    whole = sum(parts.values()) or 1.0
+    return {name: value * total / whole for name, value in parts.items()}
+
+
+def seconds_of(flop: float, device: str, precision: str) -> float:
+    """Seconds of a step of so many FLOPs on one of DEVICES, an estimate."""
+    return max(flop / (DEVICES[device][precision] * TERA * REACHED[precision]), LAUNCHES)
+
+
+def _scaled(counts: list[Count], flop: list[float], items: int) -> float:
+    """FLOPs with so many items: a · items, or a · items + c · items² of two counts.
+
+    Args:
+        flop: Of each count.
+    """
     last = counts[-1]
     if len(counts) == 1:
-        return last.flop[name] * items / last.items
+        return flop[-1] * items / last.items
     first = counts[0]
-    slope = first.flop.get(name, 0.0) / first.items
-    square = (last.flop[name] / last.items - slope) / (last.items - first.items)
+    slope = flop[0] / first.items
+    square = (flop[-1] / last.items - slope) / (last.items - first.items)
     square = max(0.0, square)
     return (slope - square * first.items) * items + square * items**2
 

@@ -53,8 +53,27 @@ def test_operations_of_all_threads_and_kernels_are_counted() -> None:
 def test_losses_over_all_pairs_of_items_grow_with_the_square() -> None:
     counts = [cost.count(Products(pairwise=True), torch.ones(n), n) for n in (2, 4)]
     whole = cost.count(Products(pairwise=True), torch.ones(64), 64)
-    scaled = sum(cost._scaled(counts, name, 64) for name in counts[1].flop)
+    scaled = sum(cost.of_step(counts, 64).values())
     assert scaled == pytest.approx(sum(whole.flop.values()), rel=1e-6)
+
+
+def test_operations_that_torch_gives_to_two_modules_count_once() -> None:
+    """Keeps away: the losses of all pairs with all pairs, which such modules hid of SCORER's."""
+
+    class Counter:
+        def __init__(self, total: int) -> None:
+            self.total = total
+
+        def get_flop_counts(self) -> dict[str, dict[str, int]]:
+            return {"Global": {"mm": self.total}, "A": {"mm": 8}, "B": {"mm": 7}, "B.c": {"mm": 5}}
+
+    counter: Any = Counter(10)
+    parts = cost._by_part(counter)
+    assert sum(parts.values()) == pytest.approx(10)
+    assert parts["A"] / parts["B"] == pytest.approx(8 / 7)
+    # 1 · n + 2 · n² operations, of which a part holds but the first.
+    counts = [cost.Count(n, {"A": float(n), "other": 2.0 * n * n}, 1.0, 0) for n in (1, 3)]
+    assert sum(cost.of_step(counts, 10).values()) == pytest.approx(10 + 200)
 
 
 def test_steps_and_hours() -> None:
