@@ -295,7 +295,7 @@ def init(name: str, root: str, out: str | None, like: str | None) -> None:
         echo(f"and {counted(more, 'more fault')}")
     dataset = name if out is None else out
     if layout.settings.layout in ("table", "folders") and len(layout.pairs) == 1:
-        echo(f"There is one split. To divide it: cc-prep split {dataset}")
+        echo(f"There is one split. To divide it: cc-prep split {dataset} --write")
     echo(f"Next: cc-prep inspect {dataset}")
 
 
