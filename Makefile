@@ -99,9 +99,14 @@ demo: $(SETUP)  ## from nothing to shards, a captioner, its captions and scores,
 	  '$(DEMO)/synth/stage1/report.html' 'page: ProCap, stage 1, after 20 steps' \
 	  '$(DEMO)/synth/stage2/report.html' 'page: ProCap, stage 2, after 40 steps' \
 	  '$(DEMO)/captioner-mini/report.html' 'page: captions of captioner-mini, right and wrong words'
+	@printf '%-42s %s\n' '$(DEMO)/photograph.jpg' 'picture: a real street, and where it changed'
 	@echo
 	@echo "What captioner-mini, which comes with the package, says of rendered pairs:"
 	@$(BIN)/cc-train caption captioner-mini --shards '$(DEMO)/synth/shards/test-*.tar' --limit 3
+	@echo
+	@echo "And what photos-mini says of two photographs of a street:"
+	@$(BIN)/cc-train caption photos-mini --overlay '$(DEMO)/photograph.jpg' \
+	  '$(DEMO)/videos/frames/street_before.png' '$(DEMO)/videos/frames/street_after.png'
 
 interpolate: $(SETUP)  ## pairs → sequences: OUT/sequences
 	$(BIN)/cc-prep interpolate '$(DATASET)' --out '$(OUT)' $(ARGS)

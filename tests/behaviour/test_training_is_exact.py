@@ -216,7 +216,7 @@ def test_an_exported_run_scores_and_tokenises(
     done = cc_train("export", run, tmp_path / "mine", "--shards", shards)
     assert done.returncode == 0, done.stderr
     file = tmp_path / "mine.safetensors"
-    model = run / "checkpoints" / f"{checkpoints.best_step(run):06d}" / "model.safetensors"
+    model = run / "checkpoints" / f"{checkpoints.best_step(run)[0]:06d}" / "model.safetensors"
     assert file.stat().st_size < 0.55 * model.stat().st_size
     load = networks.vqgan if kind == "vqgan" else networks.clip4idc
     small, whole = (load(str(path))[0].state_dict() for path in (file, model))

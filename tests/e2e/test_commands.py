@@ -13,6 +13,7 @@ import click
 import pytest
 
 from cc_prep.datasets import sample_videos
+from cc_train import Captioner
 from tests import commands
 from tests.conftest import BIN, ROOT, Command
 
@@ -75,7 +76,10 @@ def test_weights(cc_prep: Command, rife_weights: dict) -> None:
 def test_real_videos_to_sequences(tmp_path: Path, cc_prep: Command, prepare: Command) -> None:
     done = cc_prep("videos", tmp_path / "videos")
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == len(sample_videos.VIDEOS) == 3
+    *videos, before, after = map(Path, done.stdout.splitlines())
+    assert len(videos) == len(sample_videos.VIDEOS) == 3
+    said = Captioner.from_pretrained("photos-mini")(before, after)
+    assert "a car disappeared" in said.text, "the last picture of the demo"
     assert prepare("videos", tmp_path / "videos").returncode == 0
     interpolated = prepare(
         "interpolate", "video", "--root", tmp_path / "videos", "--out", tmp_path / "out",

@@ -91,6 +91,7 @@ def write(path: str, target: str, samples: int = 24, progress: Progress = no_pro
             motion=_bars(figures["sequences"]["motion in px"]) if figures["sequences"] else [],
             chosen=_bars(figures["scores"]["keyframes by frame"]) if figures["scores"] else [],
             strips=page_strips,
+            missing=any(None in strip.frames for strip in page_strips),
             notice=notice,
             rejected=rejected[:MAX_REJECTS],
             rejected_count=len(rejected),

@@ -9,7 +9,10 @@ let split = null; // the split of new pairs, while the form has that of an edite
 let copied = {}; // by field, what the form has of an edited pair, or of one that is being saved
 let forms = 0; // counts pairs in the form, so that a save clears none but its own
 const FIELDS = ["#split", "#kind", "#captions"];
+const UNCHANGED = "nothing changed"; // the caption that an unchanged pair is offered
+const SURE = 0.5; // below it a proposal costs more than it saves
 const IDLE = Promise.resolve(true);
+let collected = 0; // pairs that have captions
 let saving = IDLE; // whether the pair could be stored, as soon as it is known
 
 function values() {
@@ -50,6 +53,8 @@ async function list() {
   const rows = await ask("/pairs");
   show($("#collected"), rows.length > 0);
   $("#collected h2").textContent = `${rows.length} collected`;
+  collected = rows.length;
+  left();
   $("#collected tbody").replaceChildren(...rows.map(row).reverse());
 }
 
@@ -82,7 +87,10 @@ function row(one) {
 
 function left() {
   show($("#queue"), waiting.length > 0);
-  $("#queue span").textContent = `${waiting.length} without captions`;
+  const all = collected + waiting.length;
+  Object.assign($("#queue progress"), { max: all, value: collected });
+  $("#queue span").textContent = `${collected} of ${all} have captions`;
+  show($("#go"), waiting.length > 0);
 }
 
 // A pair that is not saved is offered again after the others, also where it cannot be read.
@@ -122,7 +130,6 @@ async function save() {
     editing(saved.id);
   }
   $("#saved").textContent = `${saved.id} is saved.`;
-  left();
   await list();
 }
 
@@ -138,11 +145,42 @@ $("#form").onsubmit = (event) => {
     $("#save").disabled = false;
   });
 };
+function saveAndGoOn() {
+  if (!$("#form").reportValidity()) return;
+  $("#form").requestSubmit();
+  after(next);
+}
+
+// An unchanged pair needs no sentence of its own.
+function mark(kind) {
+  const text = $("#captions");
+  $("#kind").value = kind;
+  if (kind === "no_change" && !text.value.trim()) text.value = UNCHANGED;
+  if (kind === "change" && text.value.trim() === UNCHANGED) text.value = "";
+}
+
+document.addEventListener("keydown", (event) => {
+  if ($("#collect").hidden || $("#form").hidden) return;
+  const kind = { Digit1: "change", Digit2: "no_change" }[event.code];
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();
+    if (waiting.length > 0) saveAndGoOn();
+    else $("#form").requestSubmit();
+  } else if (kind && !event.ctrlKey && !event.metaKey && (event.altKey || !typing(event))) {
+    event.preventDefault();
+    mark(kind);
+  }
+});
+$("#go").onclick = saveAndGoOn;
+$("#kind").onchange = () => mark($("#kind").value);
 $("#edited button").onclick = () => editing(null);
 $("#next").onclick = () => after(next);
 $("#propose").onclick = () => {
   if ($("#result").hidden) return fail(new Error("No caption. Drop two images above."));
   if (!sentence) return fail(new Error("The captioner says nothing of this pair."));
+  if (confidence !== null && confidence < SURE) {
+    return fail(new Error(`The captioner is not sure (${Math.round(100 * confidence)} %).`));
+  }
   $("#captions").value = [$("#captions").value.trim(), sentence].filter(Boolean).join("\n");
 };
 // A name for a pair that was dropped: that of its first image. Both images at once are another pair

@@ -4,7 +4,8 @@
 const $ = (selector) => document.querySelector(selector);
 const SIDES = ["before", "after"];
 const pair = { before: null, after: null }; // {name, data (base64)}
-let sentence = ""; // the captioner's own about the pair that is shown; it may be empty
+let sentence = ""; // the caption that is shown; it may be empty
+let confidence = null; // of it; null where the captioner gives none
 let asked = 0; // counts requests, so that an answer to an older pair is not shown
 
 function make(tag, properties = {}, ...children) {
@@ -59,6 +60,7 @@ function put(images, filled = () => {}) {
     pair[side] = image;
     draw(side);
   }
+  show($("#view"), pair.before !== null && pair.after !== null);
   document.dispatchEvent(new CustomEvent("pair", { detail: Object.keys(images) }));
   filled();
 }
@@ -139,8 +141,8 @@ function busy(waits) {
 function result(value) {
   show($("#result"), true);
   const raw = value.raw_caption ?? null;
-  sentence = raw ?? value.caption;
-  $("#sentence").textContent = value.caption || "(nothing)";
+  [sentence, confidence] = [value.caption, value.confidence];
+  $("#sentence").textContent = sentence || "(nothing)";
   show($("#raw"), raw !== null).textContent = `Its own sentence: ${raw || "(nothing)"}`;
   show($("#confidence"), value.confidence !== null);
   if (value.confidence !== null) {
@@ -195,6 +197,50 @@ function heat(value) {
   $("#looked .words").replaceChildren(...buttons);
   buttons[0].click();
 }
+
+// Side by side, one after the other in one place, or one through the other; enlarged where the pointer is.
+let blinking = 0;
+
+function view(mode) {
+  const both = $("#pair");
+  both.dataset.view = mode;
+  for (const button of document.querySelectorAll("#view button")) {
+    button.setAttribute("aria-pressed", String(button.dataset.view === mode));
+  }
+  show($("#mix"), mode === "overlay");
+  clearInterval(blinking);
+  if (mode === "blink") blinking = setInterval(() => both.classList.toggle("after"), 500);
+  looking();
+}
+
+function looking() {
+  const zoom = Number($("#zoom").value);
+  $("#pair").style.setProperty("--zoom", zoom);
+  $("#pair").classList.toggle("looking", zoom > 1 || $("#pair").dataset.view !== "beside");
+}
+
+for (const button of document.querySelectorAll("#view button")) {
+  button.onclick = () => view(button.dataset.view);
+}
+$("#zoom").onchange = looking;
+$("#mix input").oninput = (event) => {
+  $("#pair").style.setProperty("--mix", event.target.value / 100);
+};
+$("#pair").onmousemove = (event) => {
+  for (const zone of document.querySelectorAll(".drop")) {
+    const box = zone.getBoundingClientRect();
+    const [x, y] = [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
+    if (x < 0 || x > 1 || y < 0 || y > 1) continue;
+    $("#pair").style.setProperty("--x", `${100 * x}%`);
+    $("#pair").style.setProperty("--y", `${100 * y}%`);
+  }
+};
+const typing = (event) => event.target.matches("input, textarea, select");
+document.addEventListener("keydown", (event) => {
+  if (typing(event) || event.ctrlKey || event.metaKey || event.altKey || $("#view").hidden) return;
+  const mode = { b: "blink", o: "overlay" }[event.key];
+  if (mode) view($("#pair").dataset.view === mode ? "beside" : mode);
+});
 
 function tab(name) {
   for (const other of ["caption", "collect"]) {

@@ -92,3 +92,23 @@ def test_curves_of_a_log_cut_short(tmp_path: Path) -> None:
     assert (curve.low, curve.high, curve.value) == (5 - 9.99, 5, 5 - 9.99)
     assert curve.path.count("L") < curves.MAX_POINTS
     assert curves.read(tmp_path / "nowhere") == {}
+
+
+def test_the_curves_that_matter_come_first() -> None:
+    """Keeps away: a page of flat lines at 0 before the loss, and "nothing logged" after one log."""
+    log = {
+        ("train", "align"): [(1, 0.0), (2, 0.0)],
+        ("train", "accuracy"): [(1, 0.5), (2, 0.6)],
+        ("train", "loss"): [(1, 3.0), (2, 2.0)],
+        ("validation", "CIDEr"): [(2, 80.0)],
+        ("validation", "BLEU-4"): [(2, 0.0)],
+        ("validation", "loss"): [(2, 2.5)],
+    }
+    drawn = [(curve.part, curve.name) for curve in curves.draw(log)]
+    assert drawn == [
+        ("train", "loss"),
+        ("validation", "loss"),
+        ("validation", "CIDEr"),
+        ("train", "accuracy"),
+    ]
+    assert curves.zeros(log) == ["train: align", "validation: BLEU-4"]

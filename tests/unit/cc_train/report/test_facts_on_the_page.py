@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cc_prep.errors import UserError
 from cc_prep.formats.tar import DamagedShard
+from cc_prep.inspect import pages
 from cc_prep.records import CHANGE, NO_CHANGE, Facts
 from cc_prep.synth.facts import attributes as solid
 from cc_train.data import shard_index
@@ -99,15 +100,16 @@ def written(run: Path, with_facts: int = len(METAS)) -> str:
 def test_some_pairs_with_facts(tmp_path: Path) -> None:
     """Keeps away: a traceback, or a share of pairs that nothing judged, in a mixed evaluation."""
     text = written(tmp_path, with_facts=2)
-    assert "color: 1 of 1 captions are exact, 0 of 3 are a reference word for word" in text
-    assert "no change: 1 of 1 captions are exact, 2 of 3 are" in text
+    assert text.count("3 pairs; 1 of 1 captions are exact") == 2
 
 
 def test_the_page(tmp_path: Path) -> None:
     text = written(tmp_path)
-    assert text.index("<h2>Facts</h2>") < text.index("<h2>Scores</h2>")
-    assert "color: 1 of 3 captions are exact, 0 of 3 are a reference word for word" in text
-    assert "no change: 2 of 3 captions are exact, 2 of 3 are" in text
+    sections = [name for _, name in pages.headings(text)]
+    assert sections == ["Facts", "Scores", "Curves", "color", "no change", "Settings"]
+    assert all(f'<a href="#{anchor}">' in text for anchor, _ in pages.headings(text))
+    assert "3 pairs; 1 of 3 captions are exact" in text
+    assert "3 pairs; 2 of 3 captions are exact" in text
     assert evaluation.NO_CIDER in html.unescape(text), "the references of unchanged pairs are alike"
     wrong = re.findall(r'<span class="claim wrong" title="([^"]+)">(\w+)<', text)
     assert ("shape should be: cube", "ball") in wrong
@@ -151,7 +153,7 @@ def test_the_page_holds_no_figure_of_its_own(
     assert text.count("<li>reference 6</li>") == len(METAS)
     assert "higher is better" in text
     assert "up to 3 mistakes come first" in text
-    assert "over\nthe rest of the group, right or wrong" in text
+    assert "spread evenly over the rest of the group, right or wrong" in text
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 3, 30, 40])
@@ -176,7 +178,8 @@ def test_a_page_without_facts(tmp_path: Path) -> None:
     text = written(tmp_path, with_facts=0)
     assert "Facts" not in text
     assert 'class="claim' not in text
-    assert "color: 0 of 3 captions are a reference word for word" in text
+    assert "captions are exact" not in text
+    assert not re.search(r'class="[^"]*\b(right|wrong)\b', text), "nobody knows what is right"
 
 
 def test_what_no_page_can_be_made_of_is_said_in_a_line(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from cc_prep.errors import UserError
 from cc_train.data.stream import StatelessSource
-from cc_train.runs import checkpoints
+from cc_train.runs import checkpoints, run_folder
 from cc_train.runs.checkpoints import Criterion
 from cc_train.training.loop import fit
 from cc_train.training.objective import Objective
@@ -159,3 +159,16 @@ def test_a_checkpoint_of_another_network_is_refused() -> None:
     assert module.bias.item() == 1
     with pytest.raises(UserError, match=r'another network \(.*Missing key\(s\).*"bias"'):
         checkpoints.load(module, {"a.weight": torch.ones(1, 2), "b.bias": torch.ones(1)}, "a.")
+
+
+def test_a_run_before_its_first_validation_has_its_last_network(tmp_path: Path) -> None:
+    """Keeps away: hours of training that nobody can caption with, since it was stopped early."""
+    (tmp_path / "settings.json").write_text("{}")
+    for step in (4, 8):
+        checkpoints.write(tmp_path, step, {"x": torch.zeros(1)}, {}, {}, {"best": {}})
+    assert checkpoints.best_step(tmp_path) == (8, False)
+    assert run_folder.best_model(tmp_path)[1] == 8
+    assert not run_folder.is_validated(tmp_path)
+    checkpoints.write(tmp_path, 12, {"x": torch.zeros(1)}, {}, {}, {"best": {"step": 4}})
+    assert run_folder.best_model(tmp_path)[1] == 4
+    assert run_folder.is_validated(tmp_path)
