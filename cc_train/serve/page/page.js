@@ -4,7 +4,7 @@
 const $ = (selector) => document.querySelector(selector);
 const SIDES = ["before", "after"];
 const pair = { before: null, after: null }; // {name, data (base64)}
-let sentence = ""; // the captioner's own about the pair that is shown; it may be empty
+let sentence = ""; // the caption that is shown; it may be empty
 let confidence = null; // of it; null where the captioner gives none
 let asked = 0; // counts requests, so that an answer to an older pair is not shown
 
@@ -141,8 +141,8 @@ function busy(waits) {
 function result(value) {
   show($("#result"), true);
   const raw = value.raw_caption ?? null;
-  [sentence, confidence] = [raw ?? value.caption, value.confidence];
-  $("#sentence").textContent = value.caption || "(nothing)";
+  [sentence, confidence] = [value.caption, value.confidence];
+  $("#sentence").textContent = sentence || "(nothing)";
   show($("#raw"), raw !== null).textContent = `Its own sentence: ${raw || "(nothing)"}`;
   show($("#confidence"), value.confidence !== null);
   if (value.confidence !== null) {

@@ -425,7 +425,8 @@ def test_a_doubt_is_shown_and_not_proposed(page: Tab, queued: Collection) -> Non
     page.run(f"$('#captions').value = ''; result({doubted}); $('#propose').click()")
     assert page.run("$('#sentence').textContent") == "not sure: why"
     assert page.run("$('#raw').hidden || $('#raw').textContent") == "Its own sentence: a cube moved"
-    assert page.run("$('#captions').value") == "a cube moved"
+    assert page.run("$('#captions').value") == ""
+    assert "is not sure (1 %)" in page.run("$('#error').textContent")
 
 
 def test_an_empty_caption_is_not_proposed(page: Tab, queued: Collection) -> None:
