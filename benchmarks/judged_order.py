@@ -29,7 +29,7 @@ from cc_prep.media import images
 from cc_prep.synth import dataset
 from cc_train import Captioner
 from cc_train.evaluation import evaluation
-from cc_train.evaluation.captions import coco
+from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.captions.coco import Item
 from cc_train.evaluation.judging import judge_captions
 from cc_train.evaluation.judging.judge_captions import Options
@@ -40,13 +40,13 @@ from tests import judge_factory
 from tests.server_factory import MODEL, serving
 
 SMALL = 28  # px of a side
-SEED = 4711  # of no training
+SIZE, SEED = 112, 1  # captioner-mini was trained on scenes of seed 7 at this size
 Pair = tuple[np.ndarray, np.ndarray]
 
 
 def rendered(root: Path, scenes: int) -> tuple[list[Item], list[Pair]]:
     """The pairs of scenes, which are rendered unless they are there, and their images."""
-    settings = dataset.Settings(seed=SEED, wording="both")
+    settings = dataset.Settings(seed=SEED, size=SIZE, wording="both")
     for _ in dataset.make(str(root), scenes, settings, workers=1):
         pass
     known = manifest.load("synth", root=str(root))
@@ -83,7 +83,7 @@ def judging(model: str | None, url: str | None) -> Iterator[Options]:
 
 @click.command()
 @click.argument("out", type=Path)
-@click.option("--scenes", default=30, show_default=True)
+@click.option("--scenes", default=20, show_default=True)
 @click.option("--judge")
 @click.option("--judge-url")
 def main(out: Path, scenes: int, judge: str | None, judge_url: str | None) -> None:
@@ -93,14 +93,11 @@ def main(out: Path, scenes: int, judge: str | None, judge_url: str | None) -> No
     names = [item.id for item in items]
     mini, mini_turned = (captioned(captioner, shown) for shown in (pairs, turned))
     weak, weak_turned = (captioned(captioner, shown, SMALL) for shown in (pairs, turned))
-    half = len(names) // 2
+    dealt = np.random.default_rng(0).permutation(len(names))
     systems = {
         "captioner-mini": (mini, mini_turned),
         f"the same at {SMALL} px": (weak, weak_turned),
-        "captions of other pairs": (
-            mini[half:] + mini[:half],
-            mini_turned[half:] + mini_turned[:half],
-        ),
+        "captions dealt anew": ([mini[n] for n in dealt], [mini_turned[n] for n in dealt]),
     }
     print("| system | exact | CIDEr | F1 | specificity | reversibility | as the truth |")
     print("|---|---|---|---|---|---|---|")
@@ -108,7 +105,7 @@ def main(out: Path, scenes: int, judge: str | None, judge_url: str | None) -> No
         for name, texts in systems.items():
             captions, swapped = (dict(zip(names, one, strict=True)) for one in texts)
             folder = out / f"{options.model}-{name.replace(' ', '-')}"
-            scores = evaluation.evaluate(items, captions)
+            scores = evaluation.evaluate(items, captions, metrics.PLAIN)  # no Java
             scores = replace(
                 scores, swapped=evaluation.swap_check(items, captions, swapped),
                 swapped_captions=swapped,
@@ -134,7 +131,7 @@ def row(name: str, scores: evaluation.Evaluation, items: list[Item]) -> str:
     alike = [
         said == scores.rendered.verdicts[item.id].exact
         for item in items
-        for said in right(scores.judged.pairs[item.id])
+        for said in right(scores.judged.pairs[item.name])
         if item.facts is not None and item.facts.type != "none"
     ]
     cells = [100 * exact, scores.groups["total"].corpus["CIDEr"], *figures]

@@ -142,7 +142,7 @@ def contrasts(rank: Ranks, folder: Path) -> Any:
     assert objective.reconstruction is not None
     trained = [*objective.network.parameters(), *objective.reconstruction.parameters()]
     norms = [0.0 if p.grad is None else float(p.grad.norm()) for p in trained]
-    return {name: losses[name] for name in ("model", "caption", "contrast", "cbr")}, norms
+    return {name: losses[name] for name in ("loss", "caption", "contrast", "cbr")}, norms
 
 
 def chains(rank: Ranks, folder: Path) -> Any:
