@@ -177,7 +177,9 @@ def test_the_commands(
     done = cc_prep("init", "mine", "--root", scenes, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "manifests/mine.yaml: folders, pairs: train 30" in done.stdout
-    assert "There is one split. To divide it: cc-prep split mine --write\nNext: cc-prep" in done.stdout
+    assert (
+        "There is one split. To divide it: cc-prep split mine --write\nNext: cc-prep" in done.stdout
+    )
     monkeypatch.chdir(tmp_path)
     again = commands.cc_prep("init", "mine", "--root", scenes)
     assert again.returncode == 2
