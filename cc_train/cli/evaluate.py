@@ -13,6 +13,7 @@ import click
 from cc_prep.errors import UserError
 from cc_prep.terminal import echo
 from cc_train.cli.options import (
+    SHARDS,
     beams_option,
     decode_option,
     device_option,
@@ -634,7 +635,7 @@ def report(run: str, out: str | None, shards: tuple[str, ...], evaluation: str |
     "--examples",
     multiple=True,
     metavar="SHARDS",
-    help="Training shards, of which some pairs are shown with their captions first (repeatable).",
+    help=f"Training shards, of which some pairs are shown with their captions first: {SHARDS}.",
 )
 @click.option(
     "--shots", type=click.IntRange(1), help="With --examples: how many pairs [default: 4]."

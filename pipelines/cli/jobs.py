@@ -163,7 +163,7 @@ def import_procap(source: str, **options: Any) -> None:
 
 @click.group("export")
 def export_group() -> None:
-    """Writes a job's output or a data set in the format of another system."""
+    """Writes what another program reads."""
 
 
 target_option = click.option(

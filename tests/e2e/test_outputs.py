@@ -128,7 +128,7 @@ def test_report_in_a_real_browser(out: Path, tmp_path: Path, prepare: Command) -
     done = prepare("report", out, "--out", page)
     assert done.returncode == 0, done.stderr
     text = page.read_text()
-    assert not re.search(r"(src|href)=\"(?!data:)", text)
+    assert not re.search(r"(src|href)=\"(?!data:|#)", text)
     assert MARK not in text
     assert html.escape(MARK).replace("&#x27;", "&#39;") in text
     assert "CLEVR_nonsemantic_000003.png: " in text  # the reject's file, and no folder

@@ -126,6 +126,8 @@ MISTAKES = (
     "cc-train evaluate --predictions text.pt --references text.pt",
     "cc-train evaluate --predictions predictions.json --references nowhere.json",
     "cc-train evaluate --predictions predictions.json --references nowhere.json --protocol coco",
+    "cc-train evaluate --predictions predictions.json --references nowhere.json --metric rouge",
+    "cc-train evaluate --predictions predictions.json --references nowhere.json --metric BERTScore",
     "cc-train evaluate --predictions predictions.json --references nowhere.json --out .",
     "cc-train evaluate --predictions predictions.json --references nowhere.json --judge m",
     "cc-train judge-check --judge m --judge-url http://127.0.0.1:1/v1 --out new",

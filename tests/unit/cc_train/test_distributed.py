@@ -160,7 +160,7 @@ def chains(rank: Ranks, folder: Path) -> Any:
     losses = trainer.interval.take(trainer.ranks)
     trained = [*objective.network.parameters(), *objective.consistency.parameters()]
     norms = [0.0 if p.grad is None else float(p.grad.norm()) for p in trained]
-    return {name: losses[name] for name in ("model", *PARTS)}, norms
+    return {name: losses[name] for name in ("loss", *PARTS)}, norms
 
 
 def refused(rank: Ranks, folder: Path) -> Any:

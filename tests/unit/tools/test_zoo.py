@@ -293,7 +293,7 @@ def test_a_reported_row_has_the_marks_of_the_published_page(tmp_path: Path) -> N
     add(tmp_path / "zoo", evaluated(tmp_path / "e"))
     lines = zoo_page.render(tmp_path / "zoo", tmp_path).splitlines()
     rows = {line.split(" | ")[-1]: line for line in lines if "| reported" in line}
-    assert rows["procap, table 1 |"].startswith("| ProCap | reported, CIDEr? |")
+    assert rows["procap, table 1 |"].startswith("| ProCap | reported, chosen on test, CIDEr? |")
     assert rows["scorer, table 10 |"].startswith("| SCORER+CBR | reported |")
     assert rows["scorer, table 12 |"].startswith("| SCORER+CBR | reported, single |")
 
