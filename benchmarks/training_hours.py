@@ -55,8 +55,10 @@ def main(manifests: tuple[str, ...], folder: Path) -> None:
     for manifest in manifests or MANIFESTS:
         trained = manifest_files.load(manifest).train
         for system in [one for one in ("stage1", "stage2", "scorer") if one in trained]:
-            files = {"stage1": {"vqgan": vqgan}, "scorer": {"backbone_weights": backbone}}
-            overrides = [f"{key}={value}" for key, value in files.get(system, {}).items()]
+            overrides = [f"backbone_weights={backbone}" if system == "scorer" else f"vqgan={vqgan}"]
+            if system == "stage2":  # what it else takes over from its stage 1
+                sizes = trained["stage1"]["network"]
+                overrides += ["frames=pixels", *(f"network.{n}={v}" for n, v in sizes.items())]
             recipe: Any = systems.recipe(system)
             settings = configs.load(recipe.Settings, system, manifest, overrides, QUIET)
             print(row(manifest, system, settings, folder, counted), flush=True)
