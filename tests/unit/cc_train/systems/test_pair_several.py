@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -37,11 +38,11 @@ MAP = ChangeMapSettings(layers=1, dropout=0.0)
 GOAL = 0.95  # F1
 
 
-def objective(seed: int = 0) -> PairObjective:
+def objective(seed: int = 0, weights: Losses | None = None) -> PairObjective:
     torch.manual_seed(seed)
     backbone = FrozenBackbone(nn.Identity(), pair_factory.BACKBONE)
     network = SeveralCaptioner(backbone, (32, 32), ENCODER, DECODER, WORDS, True, MAP)
-    return PairObjective(network, lambda captioner: {}, Losses(), 0.0, 0.0, "cpu")
+    return PairObjective(network, lambda captioner: {}, weights or Losses(), 0.0, 0.0, "cpu")
 
 
 def learn(seed: int = 0) -> Learning:
@@ -73,6 +74,20 @@ def said_right(network: SeveralCaptioner) -> Matched:
 def test_it_learns_to_say_two_changes() -> None:
     """Keeps away: a loss that is wired to the wrong pair, place, class or image."""
     assert learn().is_done
+
+
+@pytest.mark.parametrize("name", ["changes", "attributes", "location", "new_color"])
+def test_each_loss_of_the_map_is_left_out_by_its_weight(name: str) -> None:
+    make = OrderedPairBatches(WORDS, 12, 2, pair_factory.SOURCE, changes=True)
+    batch = make(SAMPLES, list(np.random.default_rng(0).spawn(len(SAMPLES))))
+    totals = {}
+    for weight in (0.0, 1.0):
+        values = dict.fromkeys(Losses.model_fields, 0.0) | {name: weight}
+        one = objective(weights=Losses(**values))
+        counts = {n: v.clamp(min=1) for n, v in one.denominators(batch).items()}
+        totals[weight] = one.losses("model", batch, 0, counts)["total"].item()
+    assert totals[0.0] == 0
+    assert totals[1.0] > 0
 
 
 def chances(*cells: tuple[int, int, str, float]) -> torch.Tensor:
