@@ -14,7 +14,12 @@ def sections(text: str) -> list[str]:
 
     Comments above a key are at the end of the section before it.
     """
-    return re.split(r"(?m)^(?=\w)", text)[1:]
+    return _parts(text)[1:]
+
+
+def _parts(text: str) -> list[str]:
+    """What is above the first top-level key, and each key with its lines."""
+    return re.split(r"(?m)^(?=\w)", text)
 
 
 def key_of(section: str) -> str:
@@ -33,8 +38,7 @@ def with_values(text: str, values: Mapping[str, Any]) -> str:
 
     A key that is new comes after `splits`. All else stays as it is, comments too.
     """
-    first = text.index(sections(text)[0])
-    head, parts = text[:first], sections(text)
+    head, *parts = _parts(text)
     for key, value in values.items():
         line = f"{key}: {flow(value)}\n"
         places = [i for i, part in enumerate(parts) if key_of(part) == key]

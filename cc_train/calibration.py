@@ -53,13 +53,13 @@ class Calibration:
     def of(cls, value: Any, path: object) -> Calibration:
         """The calibration in a run's settings. Raises UserError, which names `path`."""
         try:
-            ood_threshold = value["ood_threshold"]
+            optional = (value["ood_threshold"], value.get("right"))
             return cls(
                 float(value["slope"]),
                 float(value["offset"]),
-                None if ood_threshold is None else float(ood_threshold),
+                *(None if one is None else float(one) for one in optional),
             )
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             raise UserError(f"{path}: its calibration is damaged", "Export it again") from None
 
     def to_json(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cc_prep import storage
-from cc_prep.errors import Reason, RejectedPair, UserError
+from cc_prep.errors import Reason, RejectedPair, StoreRefused, UserError
 from cc_prep.formats.captions import Row
 from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
@@ -101,6 +101,8 @@ class CaptionPairs(StagedStep):
         images = (storage.resolve(root, pair.before), storage.resolve(root, pair.after))
         try:
             return image_pairs.sized(*images, self.captioner.inputs.size, self.reading)
+        except StoreRefused:
+            raise  # the store's, and of no single pair
         except UserError as error:
             cause = error.__context__  # of two sizes there is none
             if isinstance(cause, RejectedPair):

@@ -80,7 +80,7 @@ class Trial:
 def try_out(shard: PlannedShard, make_step: MakeStep, device: str) -> Trial:
     """Makes some pairs of a shard in this process, and throws them away.
 
-    Raises what the step raises. The time of pairs that are rejected counts; they do not.
+    Raises what the step raises. Pairs that are rejected count as all others do: a job has them too.
 
     Args:
         device: `cpu` or `cuda`; on the second, the stages of a step overlap in a job, so that the
@@ -91,11 +91,11 @@ def try_out(shard: PlannedShard, make_step: MakeStep, device: str) -> Trial:
     size = step.pairs_per_batch
     items = list(itertools.islice(shard.items(), max(TRIAL_PAIRS, 2 * size)))
     if isinstance(step, Prefetches):
-        step.prefetch(items)
+        step.prefetch(shard.pairs[: len(items)])
     timed, made, first = _Timed(step, device != "cpu"), time.monotonic() - began, None
     for start in range(0, len(items), size):
         timed(items[start : start + size])
-        if first is None and timed.pairs:
+        if first is None and timed.made:
             first, warm = timed.take(), time.monotonic() - began
             if first[0].seconds > TRIAL_SECONDS:  # a warm-up is little of it
                 break
@@ -111,7 +111,8 @@ class _Timed:
 
     def __init__(self, step: Step, overlaps: bool) -> None:
         self.step, self.overlaps = step, overlaps
-        self.pairs, self.seconds = 0, dict[str, float]()
+        self.pairs, self.made, self.seconds = 0, 0, dict[str, float]()
+        self.warm = False  # a pair was made in an earlier measurement
 
     @property
     def total(self) -> float:
@@ -124,7 +125,8 @@ class _Timed:
             outcomes = self._time("encode", self.step.encode, items, computed)
         else:
             outcomes = self._time("compute", self.step, items)
-        self.pairs += sum(not isinstance(one, RejectedPair) for one in outcomes)
+        self.pairs += len(outcomes)
+        self.made += sum(not isinstance(one, RejectedPair) for one in outcomes)
 
     def _time(self, stage: str, function: Any, *arguments: Any) -> Any:
         began = time.monotonic()
@@ -136,8 +138,10 @@ class _Timed:
         """What was measured since the last call."""
         seconds = max(self.seconds.values()) if self.overlaps else self.total
         parts = {n: s / self.total for n, s in self.seconds.items()} if self.total else {}
-        taken = Speed(self.pairs, seconds), parts if len(parts) > 1 else {}
-        self.pairs, self.seconds = 0, {}
+        pairs = self.pairs if self.made or self.warm else 0
+        taken = Speed(pairs, seconds), parts if len(parts) > 1 else {}
+        self.warm = self.warm or self.made > 0
+        self.pairs, self.made, self.seconds = 0, 0, {}
         return taken
 
 

@@ -40,6 +40,7 @@ KIND_COLUMNS = ("kind", "changeflag", "change_flag", "changed", "is_changed", "h
 ID_COLUMNS = ("id", "pair_id", "uid", "index", "idx", "image_id", "img_id")
 TYPE_COLUMNS = ("change_type", "topic", "task_type")
 ANSWERERS, ASKERS = ("gpt", "assistant", "model"), ("human", "user")
+EMPTY: tuple[Any, ...] = (None, "", [], {})
 MAX_TABLES = 40  # files that are looked into
 MAX_FOLDERS = 200  # that are listed
 MAX_DEPTH = 3  # of folders below the root
@@ -101,7 +102,9 @@ def _of_rows(root: str, name: str, file: str, rows: list[Row]) -> Proposal | Non
     if found is None:
         return None
     mapping, remarks = found
-    images = [str(columns.value_at(values[0], mapping.get(side) or side)) for side in table.COLUMNS]
+    sides = [mapping.get(side) or side for side in table.COLUMNS]
+    named = [[columns.value_at(row, side) for side in sides] for row in values]
+    images = [str(one) for one in next((pair for pair in named if all(pair)), named[0])]
     settings: dict[str, Any] = {"file": name}
     folder = _folder_of(root, name, file, images)
     missing = ""
@@ -127,7 +130,7 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str | None]
 
     None for the name of a column that must not be read; None in all where no two images are named.
     """
-    first = rows[0]
+    first = _filled(rows)
     images = {path: value for path, value in _texts(first) if _names_image(value)}
     masks = {path for path in images if _words(path) & MASK_WORDS}
     sides = _sides([path for path in images if path not in masks])
@@ -152,6 +155,16 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str | None]
     types = (name for name in TYPE_COLUMNS if isinstance(first.get(name), str))
     _put(mapping, first, "change_type", next(types, None))
     return mapping, remarks
+
+
+def _filled(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A row with the first value of each column that is not empty: a cell of any row may be."""
+    filled: dict[str, Any] = {}
+    for row in rows:
+        for name, value in row.items():
+            if filled.get(name) in EMPTY:
+                filled[name] = value
+    return filled
 
 
 def _put(
@@ -284,12 +297,23 @@ def _pattern(file: str) -> str:
     name = re.sub(r"-\d{4,}-of-\d{4,}(?=\.)", f"-{ANY}", name)
     if re.fullmatch(r"\d{3,}\.parquet", name):
         name = f"{ANY}.parquet"
-    pattern = f"{folder}{slash}{name}"
-    for split in sorted(SPLITS, key=len, reverse=True):
-        with_split = re.sub(rf"(?<![A-Za-z0-9]){split}(?![A-Za-z0-9])", SPLIT, pattern)
-        if with_split != pattern:
-            return with_split
-    return pattern
+    return _by_split(f"{folder}{slash}{name}")
+
+
+def _by_split(path: str) -> str:
+    """A path with the name of a split in it replaced."""
+    split = _split_in(path)
+    return re.sub(_word(split), SPLIT, path) if split else path
+
+
+def _split_in(path: str) -> str:
+    """The split that a path names; "" for none."""
+    named = (one for one in sorted(SPLITS, key=len, reverse=True) if re.search(_word(one), path))
+    return next(named, "")
+
+
+def _word(split: str) -> str:
+    return rf"(?<![A-Za-z0-9]){split}(?![A-Za-z0-9])"
 
 
 def _folder_of(root: str, name: str, file: str, images: list[str]) -> str | None:
@@ -299,7 +323,9 @@ def _folder_of(root: str, name: str, file: str, images: list[str]) -> str | None
         return ""
     own = name.rpartition("/")[0]
     candidates = ["", own, *_folders(root)]
-    split = next((one for one in SPLITS if one in re.split(r"\W", file)), "")
+    if SPLIT in name:  # the images of each split lie where that split's name says
+        candidates = [_by_split(one) for one in candidates]
+    split = _split_in(file)
     for candidate in dict.fromkeys(candidates):
         folder = storage.join(root, candidate.replace(SPLIT, split)) if candidate else root
         if all(storage.exists(storage.resolve(folder, image)) for image in images):

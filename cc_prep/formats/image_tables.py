@@ -191,7 +191,11 @@ class _Table:
             group = next(i for i in range(len(self.groups)) if row < self.starts[i + 1])
             reader = self._readers[leaf] = _Reader(self, group, leaf)
         while True:
-            start, values = reader.read()
+            try:
+                start, values = reader.read()
+            except BaseException:
+                del self._readers[leaf]  # it does not know any more where it is
+                raise
             self._held[leaf, start] = values
             while len(self._held) > 1 and sum(a.nbytes for a in self._held.values()) > HELD_BYTES:
                 self._held.popitem(last=False)

@@ -12,7 +12,7 @@ import PIL.Image
 from cc_prep import settings
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.manifest import ImageValues, Pairs
-from cc_prep.media import images, registration, video
+from cc_prep.media import images, registration, scenes, video
 from cc_prep.media.deep import Values
 from cc_prep.redaction import without_credentials
 
@@ -134,8 +134,8 @@ def _stored(image: Any, name: str, values: ImageValues) -> np.ndarray | Values:
             remedy = NOT_OPENED
             if name.lower().endswith(video.ENDINGS):
                 raise UserError(f"{name}: is a video", f"Name a frame of it: {name}#frame=0")
-            if images.is_frame(name):
-                return images.load(name)
+            if images.is_frame(name) or scenes.is_tile(name):
+                return images.load(name, values)
             data = images.read_encoded(name)
             remedy = NO_IMAGE
             return images.stored(data, name, values)

@@ -22,6 +22,7 @@ from cc_prep.media import images
 from cc_train import caption_rows
 from cc_train.captioner import Caption
 from cc_train.data import image_pairs
+from cc_train.data.image_pairs import Sized
 from cc_train.pretrained import Captioner
 from cc_train.serve.captions import MAX_BEAMS
 
@@ -68,20 +69,19 @@ def captions(captioner: Captioner, content_type: str, body: bytes | bytearray) -
         raise UserError("no list of pairs", f"Give 1 to {MAX_PAIRS} of them")
     beams, with_mask = _beams(content), _with_mask(content)
     small = [_small(pair, captioner.inputs.size) for pair in pairs]
-    known = [(one[0], one[1]) for one in small if isinstance(one, np.ndarray)]
-    captioned = iter(captioner(known, beams=beams) if known else [])
+    captioned = iter(captioner.of_sized([one for one in small if isinstance(one, Sized)], beams))
     return {
         "captions": [
             _answer(captioner, next(captioned), with_mask)
-            if isinstance(one, np.ndarray)
+            if isinstance(one, Sized)
             else {"error": str(one)}
             for one in small
         ]
     }
 
 
-def _small(pair: object, size: tuple[int, int]) -> np.ndarray | UserError:
-    """A pair of a batch in the size of the captioner, uint8 [2, H, W, 3], or why it is none.
+def _small(pair: object, size: tuple[int, int]) -> Sized | UserError:
+    """A pair of a batch in the size of the captioner, or why it is none.
 
     So only one pair at a time is held as large as it was sent.
     """
@@ -90,8 +90,7 @@ def _small(pair: object, size: tuple[int, int]) -> np.ndarray | UserError:
             raise UserError("a pair is no object", "Give before and after")
         _check_names(pair, SIDES)
         before, after = (_decoded(pair, side) for side in SIDES)
-        pixels: np.ndarray = image_pairs.stack([(before, after)], size)[0]
-        return pixels
+        return image_pairs.sized(before, after, size)
     except UserError as error:
         return error
 

@@ -109,7 +109,9 @@ def errors(asked: Sequence[Asked], known: Mapping[str, Known]) -> Errors:
             continue  # asked for the sake of the reversal
         if one.form.name == forms.C3 and kind in (truths.RIGHT, truths.QUIET):
             continue
-        error = None if one.broken else float(_is_error(one, kind, rated.get(caption.pair)))
+        rate = rated.get(caption.pair)
+        is_unread = one.broken or (one.form.name == forms.C3 and rate is None)
+        error = None if is_unread else float(_is_error(one, kind, rate))
         by_caption.setdefault((one.form.name, kind, one.subject.id), []).append(error)
     shares: dict[str, dict[str, list[float | None]]] = {}
     for (form, kind, _), listed in by_caption.items():
@@ -167,7 +169,8 @@ def _is_error(one: Asked, kind: str, right_rate: float | None) -> bool:
         found, invented = said
         return bool(invented == (kind == truths.QUIET) if one.subject.unchanged else found != right)
     # A rating has no truth but the order: the pair's right caption has to be rated higher.
-    return right_rate is None or one.said[forms.FINAL] >= right_rate
+    assert right_rate is not None
+    return bool(one.said[forms.FINAL] >= right_rate)
 
 
 def _broken(asked: Sequence[Asked]) -> dict[str, int]:

@@ -214,7 +214,10 @@ def _read_diffspot(value: Any, subject: Subject, draw: Draw) -> tuple[bool, bool
     verdicts, invented = value["mutations"], value["hallucinations"]
     if not isinstance(verdicts, list) or not isinstance(invented, list):
         raise ValueError(value)
-    found = [one["verdict"].lower().strip() for one in verdicts]
+    said = [one["verdict"] for one in verdicts]
+    if not all(isinstance(one, str) for one in said):
+        raise ValueError(said)
+    found = [one.lower().strip() for one in said]
     if not set(found) <= {*prompts.read()[DIFFSPOT].parts}:
         raise ValueError(found)
     if not found and not subject.unchanged:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from cc_prep.words import counted
+from cc_train.evaluation.captions.coco import scene_of
 from cc_train.evaluation.comparing.bootstrap import PERCENTILES, RESAMPLES
 from cc_train.evaluation.judging.asking import Asked
 from cc_train.evaluation.judging.forms import REVERSAL, Counts
@@ -110,7 +111,9 @@ def count(
     figures = {
         group: {
             name: _figure(
-                name, [counts[id][name] for id in sorted(ids) if name in counts[id]], protocol
+                name,
+                {id: counts[id][name] for id in sorted(ids) if name in counts.get(id, {})},
+                protocol,
             )
             for name in ORDER
             if any(name in counts[id] for id in ids if id in counts)
@@ -161,18 +164,27 @@ def agreement(asked: Sequence[Asked]) -> dict[str, float] | None:
 
 
 def _figure(
-    name: str, counts: Sequence[tuple[float, float]], protocol: Protocol
+    name: str, counts: Mapping[str, tuple[float, float]], protocol: Protocol
 ) -> dict[str, float]:
-    """A measure over pairs, with the 95 % interval of a bootstrap over them; × 100 if a share.
+    """A measure over pairs, with the 95 % interval of a bootstrap over their scenes (see
+    `comparing.bootstrap`); × 100 if a share.
 
     It is 0 where nothing is to be divided by, such as the precision of captions that claim nothing.
+
+    Args:
+        counts: By the ids of pairs.
     """
     scale = 1.0 if name in RATED.get(protocol.name, ()) else 100.0
-    over, under = np.array(counts, dtype=np.float64).T
-    draws = np.random.default_rng(0).integers(len(over), size=(RESAMPLES, len(over)))
-    low, high = np.percentile(_ratio(over[draws].sum(1), under[draws].sum(1)), PERCENTILES)
+    by_scene: dict[str, np.ndarray] = {}
+    for id, pair in counts.items():
+        by_scene[scene_of(id)] = by_scene.get(scene_of(id), np.zeros(2)) + pair
+    over, under = np.array(list(by_scene.values())).T
+    rng, scenes = np.random.default_rng(0), len(over)
+    drawn = [rng.integers(scenes, size=scenes) for _ in range(RESAMPLES)]
+    sums = np.array([(over[draw].sum(), under[draw].sum()) for draw in drawn])
+    low, high = np.percentile(_ratio(*sums.T), PERCENTILES)
     value = float(_ratio(over.sum(), under.sum()))
-    return {"value": scale * value, "low": scale * low, "high": scale * high, "pairs": len(over)}
+    return {"value": scale * value, "low": scale * low, "high": scale * high, "pairs": len(counts)}
 
 
 def _ratio(over: Any, under: Any) -> Any:

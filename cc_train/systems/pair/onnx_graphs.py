@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from cc_prep.errors import UserError
 from cc_train.sharing.onnx_graph import Graph, Graphs
 from cc_train.systems.pair.captioner import PairCaptioner
+from cc_train.systems.pair.several import SeveralCaptioner
 from cc_train.text import MASK, Vocabulary
 
 EXAMPLE_WORDS = 5
@@ -56,13 +57,16 @@ def of(captioner: PairCaptioner, pairs: Tensor) -> Graphs:
         pairs: Examples, uint8 [B, 2, H, W, 3].
 
     Raises:
-        UserError: For one that has no backbone of its own, or another codec than words.
+        UserError: For one that has no backbone of its own, another codec than words, or a map of
+            changes in place of the decoder.
     """
     codec = captioner.codec
     if not captioner.inputs.takes_images or captioner.backbone.network is None:
         raise UserError("this captioner reads stored features alone", "Give one that reads images")
     if not isinstance(codec, Vocabulary):
         raise UserError("this captioner has another text codec than words", "Leave out --onnx")
+    if isinstance(captioner, SeveralCaptioner):
+        raise UserError("this captioner speaks by a map of changes", "Leave out --onnx")
     encoder, decoder = _Encoder(captioner).eval(), _Decoder(captioner).eval()
     with torch.inference_mode():
         memory = encoder(pairs)[0].clone()

@@ -67,6 +67,8 @@ def prepare(settings: Settings, request: Request) -> Task:
         raise UserError(
             "decoder.changes: it knows rendered solids alone", "Set decoder.changes=null"
         )
+    if settings.decoder.changes is not None:
+        shard_index.require_facts(training.data.train)
     network = _network(settings, about, codec, backbone)
     if init is not None and request.init is not None:
         transfer.take_over(network, _learned(init, settings, network, codec), request.init)

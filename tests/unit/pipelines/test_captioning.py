@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cc_prep import datasets, manifest
+from cc_prep.errors import StoreRefused
 from cc_prep.formats import captions, provenance, rejects
+from pipelines import captioning
 from tests import commands
 from tests.conftest import ROOT, Command
 
@@ -85,3 +88,20 @@ def test_lines_that_are_no_captions_are_named(tmp_path: Path) -> None:
         assert next(rows) == ("b", {"caption": "x"})
         with pytest.raises(captions.DamagedShard, match="line 2"):
             next(rows)
+
+
+def test_a_store_that_refuses_is_no_fault_of_a_pair(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: all pairs as rejects of two sizes, since a key has expired."""
+
+    def refused(path: str, max_bytes: int = 0) -> bytes:
+        raise StoreRefused(f"{path}: the keys have expired", "Give new keys")
+
+    settings = manifest.load("own", ["layout=folders"], root=str(root))
+    name = "captioner-mini"
+    step = captioning.CaptionPairs(settings, captioning.digest_of(name), name, "cpu")
+    pairs = datasets.pairs(settings, settings.splits[0])[:1]
+    monkeypatch.setattr("cc_prep.storage.read_bytes", refused)
+    with pytest.raises(StoreRefused, match="expired"):
+        step.read(pairs)

@@ -61,14 +61,14 @@ class Stages:
     def check_device(self) -> None: ...
 
 
-@pytest.mark.parametrize(("device", "a_pair"), [("cpu", 5 / 4), ("cuda", 3.75 / 4)])
+@pytest.mark.parametrize(("device", "a_pair"), [("cpu", 1.0), ("cuda", 0.75)])
 def test_a_trial_leaves_out_the_first_pair_and_what_overlaps(
     clock: Clock, device: str, a_pair: float
 ) -> None:
     """Keeps away: a time with the first call of a network in it, or one in which a GPU waits for
     files, though these are read meanwhile."""
     trial = timing.try_out(SHARD, lambda _: Stages(clock, first=4.0), device)
-    assert trial.speed.pairs == 4, "not the first, and not the rejected one"
+    assert trial.speed.pairs == 5, "not the first; a job has rejects too"
     assert trial.speed.a_pair == a_pair
     assert (trial.start_seconds, trial.all_seconds) == (7.25, 12.25)
     assert trial.parts == {"read": 0.25, "compute": 0.75, "encode": 0.0}
@@ -111,3 +111,30 @@ def test_a_folder_of_the_tests_is_left_alone(tmp_path: Path) -> None:
     """Keeps away: samples of a trial on a disk that only a job may write to."""
     timing.try_out(SHARD, lambda device: job_factory.NumberStep(str(tmp_path)), "cpu")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_pairs_are_announced_and_not_what_is_beside_them(tmp_path: Path) -> None:
+    """Keeps away: a dry run that knows no time where changes or entities were found before."""
+    announced: list[Any] = []
+
+    class Announced(job_factory.NumberStep):
+        def prefetch(self, items: Any) -> None:
+            announced.extend(items)
+
+    timing.try_out(SHARD, lambda device: Announced(str(tmp_path)), "cpu")
+    assert announced == [*SHARD.pairs]
+
+
+def test_nothing_is_known_of_pairs_that_are_all_rejected() -> None:
+    class Rejects:
+        pairs_per_batch = 1
+
+        def __call__(self, items: Sequence[Any]) -> list[Any]:
+            return [RejectedPair(Reason.UNREADABLE_IMAGE, "") for _ in items]
+
+        def free_memory(self) -> None: ...
+
+        def check_device(self) -> None: ...
+
+    trial = timing.try_out(SHARD, lambda device: Rejects(), "cpu")
+    assert trial.speed.pairs == 0

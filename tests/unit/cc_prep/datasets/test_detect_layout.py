@@ -301,3 +301,11 @@ def test_hidden_files_are_no_videos(tmp_path: Path) -> None:
     assert recognised.faults == []
     pairs = datasets.pairs(recognised.settings, "train")
     assert {pair.before.partition("#")[0] for pair in pairs} == {"a.mp4"}
+
+
+def test_a_comment_may_say_what_a_key_says() -> None:
+    """Keeps away: a manifest that loses its name, since a comment above has the same words."""
+    text = "# name: mine\nname: mine\nsplits: [train]\n"
+    assert manifest_text.with_values(text, {"splits": ["a"]}) == (
+        "# name: mine\nname: mine\nsplits: [a]\n"
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cc_prep import datasets, manifest
-from cc_prep.datasets import detect_layout
+from cc_prep.datasets import detect_layout, proposals
 from cc_prep.datasets.detect_layout import Recognised
 from cc_prep.errors import UserError
 from cc_prep.inspect import inspection
@@ -197,3 +197,31 @@ def test_a_data_set_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         [*loaded] = datasets.LoadedPairs(root, pairs, None)
     assert [one.before.shape for one in loaded] == [(32, 32, 3)] * 3
     hub.HfFileSystem.clear_instance_cache()
+
+
+def test_images_of_each_split_lie_in_a_folder_of_their_own(tmp_path: Path) -> None:
+    """Keeps away: captions of the training that are read beside the images of the test, since these
+    have the same names."""
+
+    def make(root: Path) -> None:
+        for split, value in (("train", 10), ("test", 200)):
+            for side in "ab":
+                image(root / f"{split}/0_{side}.png", value + (side == "b"))
+            (root / f"{split}.csv").write_text("img_a,img_b,caption\n0_a.png,0_b.png,it moved\n")
+
+    recognised, pairs = found(make, tmp_path / "d")
+    assert recognised.settings.table.folder == "{split}"
+    assert [pair.before for pair in pairs] == ["train/0_a.png", "test/0_a.png"]
+
+
+def test_a_cell_of_the_first_row_may_be_empty() -> None:
+    """Keeps away: captions and masks that are not read, since the first pair has none."""
+    rows = [
+        {"image_a": "a.png", "image_b": "b.png", "mask": "", "caption": None},
+        {"image_a": "c.png", "image_b": "d.png", "mask": "m.png", "caption": "it moved"},
+    ]
+    mapped = proposals.columns_of(rows)
+    assert mapped is not None
+    assert mapped[0] == {
+        "before": "image_a", "after": "image_b", "mask": "mask", "caption": "caption",
+    }  # fmt: skip

@@ -89,3 +89,22 @@ def test_damage_ends_no_process_and_no_job(tmp_path: Path) -> None:
             refused += 1
         path.unlink()
     assert refused > 0
+
+
+def test_images_after_a_fault_of_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: all further images of a table that are rejected, since one was not read."""
+    path = tmp_path / "t.parquet"
+    write_parquet(path, [{"a": struct(seed)} for seed in range(3)])
+    assert images.read_encoded(f"{path}#row=0,a") == encoded(0)
+    opened = image_tables._opened(str(path))
+    opened._held.clear()
+    [reader] = opened._readers.values()
+    reader.next = 0
+
+    def fails() -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(reader, "read", fails)
+    with pytest.raises(OSError, match="Input/output"):
+        opened.image(1, "a")
+    assert opened.image(1, "a") == encoded(1)

@@ -236,3 +236,19 @@ def test_a_short_token_is_refused(token: str) -> None:
     service = CaptionService(Captioner(Talkative(), Path()), "talkative")
     with pytest.raises(UserError, match="the token is too short, or has other characters"):
         Server(service, token=token)
+
+
+def test_a_batch_says_what_single_pairs_are_told() -> None:
+    """Keeps away: "the two images are equal" of large images that differ in a few pixels."""
+    captioner = Captioner.from_pretrained("captioner-mini", device="cpu")
+    before = np.full((600, 900, 3), 90, np.uint8)
+    after = before.copy()
+    after[300, 450] = 94
+    pair = {
+        side: base64.b64encode(images.encode_image(one, "png", 0)).decode()
+        for side, one in (("before", before), ("after", after))
+    }
+    one = api.caption(captioner, api.JSON, json.dumps(pair).encode())
+    many = api.captions(captioner, api.JSON, json.dumps({"pairs": [pair]}).encode())
+    assert many["captions"] == [one]
+    assert "equal" not in one["caption"]

@@ -128,3 +128,5 @@ def test_verdicts_of_diffspot() -> None:
         overall([], [], PAIR)
     with pytest.raises(reading.Broken, match=reading.OTHER):
         overall([{"verdict": "good"}], [], PAIR)
+    with pytest.raises(reading.Broken, match=reading.OTHER):
+        overall([{"verdict": 1}], [], PAIR)

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from cc_prep.records import Facts, ObjectAttributes
 from cc_train.baselines.answers import Answer
-from cc_train.evaluation.judging import check, truths
+from cc_train.evaluation.judging import check, forms, truths
+from cc_train.evaluation.judging.asking import Asked
 from cc_train.evaluation.judging.forms import C3
 from cc_train.evaluation.judging.protocols import NAMES, Protocol
 from cc_train.evaluation.judging.truths import ALARM, KINDS, MORE, NOTHING, QUIET, RIGHT
@@ -120,6 +121,26 @@ def test_a_judge_with_a_bias_is_found_out(tmp_path: Path) -> None:
         not one["captions"] and one["unread"] for one in result["errors"]["matching"].values()
     )
     assert "| 0 |  |  |" in check.table(result)
+
+
+def test_a_right_caption_that_was_not_rated_condemns_no_other() -> None:
+    """Keeps away: an error of 100 % where the judge said nothing to compare with."""
+    pair = dict(list(RENDERED.items())[:1])
+    subjects = [
+        (subject, one)
+        for one in truths.known(pair, 0)
+        for subject in check._subjects(one, Protocol(C3))
+        if subject.swapped is None
+    ]
+    ratings = {**dict.fromkeys(forms.CRITERIA, 1), forms.FINAL: 1}
+    asked = [
+        Asked(subject, forms.FORMS[forms.C3], False, broken="cut")
+        if one.kind == RIGHT
+        else Asked(subject, forms.FORMS[forms.C3], False, ratings)
+        for subject, one in subjects
+    ]
+    found = check.errors(asked, {subject.id: one for subject, one in subjects})[forms.C3]
+    assert all(kind["captions"] == 0 and kind["unread"] == 1 for kind in found.values())
 
 
 def test_one_kind_of_error_is_seen_in_that_kind_alone(tmp_path: Path) -> None:
