@@ -56,4 +56,4 @@ def load(run: stored_run.Run, device: str) -> Toy:
     return stored_run.network_of(run, lambda _: Toy(tuple(size), words, width), device)
 
 
-systems.register(systems.System("toy", __name__, "Trains a toy captioner.", ranks=False))
+systems.register(systems.System("toy", __name__, "Trains a toy.", init=False, ranks=False))

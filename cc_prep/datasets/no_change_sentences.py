@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 _SCENE = (
     r"(?:everything|all(?: objects)?"
@@ -32,6 +32,19 @@ _UNCHANGED = re.compile(
     rf"(?: to be)?(?: exactly| almost)? (?:the same|same|identical|unchanged|where it was){_REST}"
 )
 _EXCEPTION = re.compile(r"\b(?:but|except|however|although|apart|other than|while|only)\b")
+
+
+# Words that an English sentence of some length has, and one of another language has not.
+_ENGLISH = re.compile(
+    r"\b(?:the|is|are|were|has|have|been|there|and|with|this|that|now|it|of|to|from|nothing|an?)\b"
+)
+_SHARE = 0.1  # of captions, which may be as short as "car gone"
+
+
+def is_english(captions: Iterable[str]) -> bool:
+    """Whether captions are of the language whose sentences are read here."""
+    found = [_ENGLISH.search(caption.lower()) is not None for caption in captions]
+    return bool(found) and sum(found) >= _SHARE * len(found)
 
 
 def says_nothing_changed(caption: str) -> bool:

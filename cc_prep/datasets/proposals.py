@@ -27,6 +27,7 @@ SPLIT, ANY = table.SPLIT, table.ANY
 # How the two images of a pair are told apart, the surest first.
 SIDES = (
     ("before", "after"), ("pre", "post"), ("old", "new"), ("original", "edited"),
+    ("vorher", "nachher"), ("avant", "apres"), ("antes", "despues"),
     ("source", "target"), ("reference", "candidate"), ("first", "second"), ("left", "right"),
     ("a", "b"), ("t0", "t1"), ("t1", "t2"), ("im1", "im2"), ("0", "1"), ("1", "2"),
 )  # fmt: skip
@@ -146,6 +147,10 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str | None]
     asked = _caption(first, mapping)
     if asked is not None:
         remarks += _questions(rows, asked)
+    if not {"caption", "captions"} & mapping.keys():
+        left = [name for name in first if name not in {columns.name_of(one) for one in sides}]
+        shown = f" (columns left: {', '.join(left[:5])})" if left else ""
+        remarks.append(f"no column is read as captions{shown}. Name it in table.columns")
     kind = next((name for name in KIND_COLUMNS if _is_kind(rows, name)), None)
     _put(mapping, first, "kind", kind)
     pairs = Counter(tuple(str(columns.value_at(row, side)) for side in sides) for row in rows)

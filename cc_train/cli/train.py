@@ -31,9 +31,6 @@ OPTIONS: list[click.Parameter] = [
         help="Settings: a manifest (name or file), a YAML file of settings, or a recipe of the "
         f"package ({RECIPES}). Without it all settings have their defaults.",
     ),
-    click.Option(
-        ["--init"], metavar="PATH", help="A run or weights to start from, as described above."
-    ),
     click.Option(["--steps"], type=click.IntRange(1), help="Short for --set loop.steps=N."),
     click.Option(
         ["--set", "overrides"],
@@ -49,6 +46,9 @@ OPTIONS: list[click.Parameter] = [
         help="auto: resume from the last checkpoint in RUN; never: refuse a folder that has a run.",
     ),
 ]
+INIT = click.Option(
+    ["--init"], metavar="PATH", help="A run or weights to start from, as described above."
+)
 VALID = click.Option(
     ["--valid"],
     multiple=True,
@@ -72,7 +72,8 @@ DRY_RUN = click.Option(
 
 def command(system: System) -> click.Command:
     """The command that trains a system."""
-    options = [*OPTIONS, *([VALID] if system.valid else []), SETTINGS, DRY_RUN]
+    start = [INIT] if system.init else []
+    options = [*OPTIONS, *start, *([VALID] if system.valid else []), SETTINGS, DRY_RUN]
     return click.Command(
         system.name,
         params=options,
@@ -87,11 +88,11 @@ def train(
     shards: tuple[str, ...],
     run: str | None,
     config: str | None,
-    init: str | None,
     steps: int | None,
     overrides: Sequence[str],
     resume: str,
     show_settings: bool,
+    init: str | None = None,
     valid: tuple[str, ...] = (),
     dry_run: bool = False,
 ) -> None:

@@ -34,6 +34,8 @@ class System:
         module: Of the recipe.
         help: The help text of the command.
         valid: Whether it takes shards to validate on (--valid).
+        init: Whether a training may start from a run or weights (--init), which its `prepare`
+            then loads.
         ranks: Whether several processes can train it together.
         pictures: For the report, the legend of the pictures of its validation.
         attention: Whether captions have an attention map for each word.
@@ -47,6 +49,7 @@ class System:
     module: str
     help: str
     valid: bool = True
+    init: bool = True
     ranks: bool = True
     pictures: str = ""
     attention: bool = False

@@ -100,7 +100,7 @@ def score_frames(**options: Any) -> None:
 )
 @job_options
 def build(source: str | None, **options: Any) -> None:
-    """Makes training shards: VQGAN tokens, scores, keyframes and features.
+    """Makes training shards: tokens, scores, keyframes, features.
 
     Writes OUT/shards/*.tar. Uses the sequences and scores in OUT; missing ones are computed in the
     same job and are not stored. The shards have the same bytes either way.

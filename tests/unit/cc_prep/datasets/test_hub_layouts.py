@@ -11,6 +11,7 @@ import pytest
 from cc_prep import datasets, manifest
 from cc_prep.datasets import detect_layout, proposals
 from cc_prep.datasets.detect_layout import Recognised
+from cc_prep.datasets.layouts import table as layout_table
 from cc_prep.errors import UserError
 from cc_prep.inspect import inspection
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
@@ -225,3 +226,25 @@ def test_a_cell_of_the_first_row_may_be_empty() -> None:
     assert mapped[0] == {
         "before": "image_a", "after": "image_b", "mask": "mask", "caption": "caption",
     }  # fmt: skip
+
+
+def test_columns_in_another_language() -> None:
+    """Keeps away: before and after swapped by the order of columns, and captions lost unsaid."""
+    rows = [{"Bild_nachher": "b.png", "Bild_vorher": "a.png", "Beschreibung": "ein Auto fehlt"}]
+    mapped = proposals.columns_of(rows)
+    assert mapped is not None
+    mapping, remarks = mapped
+    assert mapping == {"before": "Bild_vorher", "after": "Bild_nachher"}
+    assert remarks == [
+        "no column is read as captions (columns left: Beschreibung). Name it in table.columns"
+    ]
+
+
+def test_a_split_file_divides_a_table_of_one_split(tmp_path: Path) -> None:
+    """Keeps away: `cc-prep split`, after which no file is found for the new splits."""
+    hub_tables.mantis(tmp_path)
+    settings = manifest.load("pairs", ["layout=table"], root=str(tmp_path))
+    table = settings.table.model_copy(update={"file": "{split}-*.parquet"})
+    listed = layout_table.files(settings.model_copy(update={"table": table}), ["train"])
+    divided = settings.model_copy(update={"table": table, "split_file": "splits.json"})
+    assert layout_table.files(divided, ["val"]) == [(name, "") for name, _ in listed]

@@ -221,6 +221,8 @@ def test_a_wrong_label_condemns_no_sentence() -> None:
 def test_from_the_audit_to_a_smaller_data_set(tmp_path: Path, prepare: Command) -> None:
     """Keeps away: a list that the manifest does not take, and a second audit that shortens it."""
     settings = levir_mci(tmp_path / "data")
+    captions = tmp_path / "data/LevirCCcaptions.json"
+    captions.write_text(captions.read_text().replace(" caption", " the caption"))
     label = np.zeros((32, 32), np.uint8)
     label[3, 3] = 128
     labels = tmp_path / "data/images"
@@ -268,3 +270,11 @@ def test_masks_of_some_classes_do_not_say_that_nothing_changed() -> None:
     classes = {one.key: frozenset(range(one.id == "1")) for one in pairs}
     classes[pairs[1].key] = frozenset({1})
     assert {one.id for one in audit.contradictions(pairs, classes)} == {"1", "2", "3"}
+
+
+def test_captions_of_another_language_contradict_nothing() -> None:
+    """Keeps away: all unchanged pairs of a German data set listed as contradictions."""
+    german = ("Es hat sich nichts ver\u00e4ndert.", "Keine \u00c4nderung.")
+    pairs = [pair(number, "no_change", captions=german) for number in range(3)]
+    pairs.append(pair(3, captions=("Ein Auto ist verschwunden.",)))
+    assert list(audit.contradictions(pairs, {})) == []
