@@ -89,7 +89,7 @@ demo: $(SETUP)  ## from nothing to shards, a captioner, its captions and scores,
 	$(BIN)/cc-prep synth '$(DEMO)/scenes' --scenes 20 --seed 1 --size 112
 	$(BIN)/cc-prep inspect synth --root '$(DEMO)/scenes'
 	$(BIN)/cc-prep build synth --root '$(DEMO)/scenes' --out '$(DEMO)/synth' \
-	  --set image_size=112 --set interpolate.depth=2 --set tokenize.weights=vqgan-mini-f8
+	  --set image_size=112 --set interpolate.depth=2
 	$(BIN)/cc-prep verify '$(DEMO)/synth'
 	$(BIN)/cc-prep report '$(DEMO)/synth'
 	$(BIN)/cc-prep videos '$(DEMO)/videos'
