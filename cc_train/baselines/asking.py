@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from cc_train.baselines import questions
 from cc_train.baselines.answers import Answer, Answers
 from cc_train.baselines.prompts import Wording
 from cc_train.baselines.questions import Example, Question
 from cc_train.data.shard_index import Entry
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Model(Protocol):
@@ -52,6 +55,34 @@ class Answered:
     stored: bool
 
 
+def in_threads(
+    work: Callable[[T], R], items: Iterable[T], threads: int, stop: Callable[[], None]
+) -> Generator[R]:
+    """What `work` gives of items, as it comes.
+
+    Args:
+        threads: One works in this thread.
+        stop: Is called after an error, or where no more is asked for, before what is under way is
+            waited for.
+    """
+    left = iter(items)
+    if threads == 1:
+        yield from map(work, left)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        # One item a thread is handed out at a time, so that the first error is seen at once.
+        under_way = {pool.submit(work, item) for item in islice(left, threads)}
+        try:
+            while under_way:
+                done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                for one in done:
+                    yield one.result()
+                under_way |= {pool.submit(work, item) for item in islice(left, len(done))}
+        except BaseException:
+            stop()
+            raise
+
+
 class Asking:
     """The question about each sample, put to a model by one thread or several.
 
@@ -82,24 +113,12 @@ class Asking:
         """
         size = self.model.batch
         batches = (entries[start : start + size] for start in range(0, len(entries), size))
-        if threads == 1:
-            for batch in batches:
-                yield from self._batch(batch, swapped)
-            return
-        with ThreadPoolExecutor(threads) as pool:
-            # One batch a thread is handed out at a time, so that the first error is seen at once.
-            first = islice(batches, threads)
-            under_way = {pool.submit(self._batch, batch, swapped) for batch in first}
-            try:
-                while under_way:
-                    done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
-                    for one in done:
-                        yield from one.result()
-                    more = islice(batches, len(done))
-                    under_way |= {pool.submit(self._batch, batch, swapped) for batch in more}
-            except BaseException:
-                self.model.stop()
-                raise
+
+        def answered(batch: Sequence[Entry]) -> list[Answered]:
+            return self._batch(batch, swapped)
+
+        for listed in in_threads(answered, batches, threads, self.model.stop):
+            yield from listed
 
     def _batch(self, entries: Sequence[Entry], swapped: bool) -> list[Answered]:
         """The answers about samples, of which no other thread asks for one at the same time."""

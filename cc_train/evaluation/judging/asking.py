@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -16,6 +14,7 @@ from rich.progress import track
 
 from cc_prep.errors import JobFailed
 from cc_train.baselines.answers import Answer, Answers
+from cc_train.baselines.asking import in_threads
 from cc_train.evaluation.judging import protocols, reading
 from cc_train.evaluation.judging.forms import Form, Subject
 from cc_train.evaluation.judging.prompts import Draw
@@ -150,7 +149,8 @@ def _answered(
 ) -> Iterator[tuple[str, Answer, bool]]:
     """Digest, answer, and whether it was stored, as they come."""
 
-    def one(prompt: str, digest: str) -> tuple[str, Answer, bool]:
+    def one(question: tuple[str, str]) -> tuple[str, Answer, bool]:
+        prompt, digest = question
         known = answers.get(digest)
         if known is not None:
             return digest, known, True
@@ -158,22 +158,4 @@ def _answered(
         answers.put(digest, answer, {**model.identity, "prompt": prompt})
         return digest, answer, False
 
-    jobs: Iterator[Callable[[], tuple[str, Answer, bool]]] = (
-        lambda prompt=prompt, digest=digest: one(prompt, digest)  # type: ignore[misc]
-        for prompt, digest in zip(prompts, digests, strict=True)
-    )
-    if threads == 1:
-        for job in jobs:
-            yield job()
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        under_way = {pool.submit(job) for job in islice(jobs, threads)}
-        try:
-            while under_way:
-                done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
-                under_way |= {pool.submit(job) for job in islice(jobs, len(done))}
-        except BaseException:
-            model.stop()
-            raise
+    yield from in_threads(one, zip(prompts, digests, strict=True), threads, model.stop)

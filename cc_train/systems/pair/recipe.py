@@ -160,22 +160,8 @@ def _network(
     settings: Settings, about: Mapping[str, Any], codec: TextCodec, backbone: FrozenBackbone
 ) -> PairCaptioner:
     height, width = about["size"]
-    if settings.decoder.changes is not None:
-        return SeveralCaptioner(
-            backbone,
-            (height, width),
-            settings.encoder,
-            settings.decoder,
-            codec,
-            settings.decoder.attend_grid,
-            settings.decoder.changes,
-        )
-    return PairCaptioner(
-        backbone,
-        (height, width),
-        settings.encoder,
-        settings.decoder,
-        codec,
-        settings.decoder.attend_grid,
-        _known(about),
-    )
+    encoder, decoder = settings.encoder, settings.decoder
+    shared = (backbone, (height, width), encoder, decoder, codec, decoder.attend_grid)
+    if decoder.changes is not None:
+        return SeveralCaptioner(*shared, decoder.changes)
+    return PairCaptioner(*shared, _known(about))

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +22,6 @@ from tests.conftest import ROOT
 from tests.server_factory import KEY, MODEL, ChatServer, Said, Trouble, serving
 
 PAIRS = 6
-
-
-@pytest.fixture
-def chat() -> Iterator[ChatServer]:
-    with serving(ChatServer()) as chat:
-        yield chat
-
-
-@pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import base64
 import json
 import threading
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
@@ -20,19 +19,7 @@ from cc_train.baselines.captioner import MAX_SIDE, ChatCaptioner
 from cc_train.serve.captions import ChatService
 from cc_train.serve.server import Server
 from tests.commands import Done, cc_train
-from tests.server_factory import KEY, MODEL, ChatServer, Said, Trouble, serving
-
-
-@pytest.fixture
-def chat() -> Iterator[ChatServer]:
-    with serving(ChatServer()) as chat:
-        yield chat
-
-
-@pytest.fixture(autouse=True)
-def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+from tests.server_factory import KEY, MODEL, ChatServer, Said, Trouble
 
 
 @pytest.fixture

@@ -34,15 +34,8 @@ def image(grey: int) -> bytes:
 QUESTION = Question("k", image(7), image(9), prompts.of("spot"))
 
 
-@pytest.fixture
-def chat() -> Iterator[ChatServer]:
-    with serving(ChatServer()) as chat:
-        yield chat
-
-
 @pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "*")
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, KEY)
 
 
