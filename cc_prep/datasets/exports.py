@@ -25,7 +25,7 @@ from cc_prep.errors import RejectedPair, UserError
 from cc_prep.manifest import Manifest
 from cc_prep.media import images
 from cc_prep.progress import Progress, no_progress
-from cc_prep.records import ImagePair
+from cc_prep.records import NO_CHANGE, ImagePair
 from cc_prep.storage import outputs
 
 IMAGES = "images"
@@ -41,11 +41,13 @@ def coco(
 
     An image of COCO is the image before of a pair, and names the one after. Each connected place of
     a class is an annotation. Places with holes are run lengths, since COCO's polygons have none.
+    A changed pair without a mask is left out: without annotations it would be an unchanged one.
 
     Raises:
         UserError: For a folder that is there, images that cannot be read, and pairs without masks.
     """
-    records = _records(manifest, splits, "masks")
+    listed_pairs = _records(manifest, splits, "masks")
+    records = [one for one in listed_pairs if one.kind == NO_CHANGE or _has_mask(one)]
     listed, annotations = list[dict[str, Any]](), list[dict[str, Any]]()
     names = dict.fromkeys(name for record in records for name in record.mask_classes)
     classes = {name: number for number, name in enumerate(names, 1)}
@@ -269,13 +271,17 @@ def _records(manifest: Manifest, splits: Iterable[str], wanted: str) -> list[Ima
     records = [pair for split in splits for pair in datasets.pairs(manifest, split)]
     has = {
         "captions": lambda pair: pair.captions,
-        "masks": lambda pair: pair.mask or pair.mask_before or pair.mask_after or pair.land_cover,
+        "masks": _has_mask,
         "pairs": lambda pair: pair,
     }[wanted]
     if not any(map(has, records)):
         what = f"{manifest.name}: no {wanted} in these splits"
         raise UserError(what, "Give data or a split that has some")
     return records
+
+
+def _has_mask(pair: ImagePair) -> bool:
+    return bool(pair.mask or pair.mask_before or pair.mask_after or pair.land_cover)
 
 
 @contextlib.contextmanager

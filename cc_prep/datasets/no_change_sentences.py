@@ -29,15 +29,14 @@ _UNCHANGED = re.compile(
     r"|(?:there is )?(?:almost )?nothing (?:(?:has|was|is|(?:seems|appears) to have) )?(?:been )?"
     rf"(?:changed|modified|altered|happened|moved|different){_REST}"
     rf"|{_SCENE} (?:is|are|remains?|remained|stays?|stayed|seems?|looks?|appears?)"
-    rf"(?: to be)?(?: exactly| almost)? (?:the same|same|identical|unchanged|where it was){_REST}"
+    r"(?: to be)?(?: exactly| almost)?"
+    rf" (?:the same|same|equal|identical|unchanged|where it was){_REST}"
 )
 _EXCEPTION = re.compile(r"\b(?:but|except|however|although|apart|other than|while|only)\b")
 
 
-# Words that an English sentence of some length has, and one of another language has not.
-_ENGLISH = re.compile(
-    r"\b(?:the|is|are|were|has|have|been|there|and|with|this|that|now|it|of|to|from|nothing|an?)\b"
-)
+# Most English captions have one of these words; those of other languages in our letters have none.
+_ENGLISH = re.compile(r"\b(?:the|there|nothing|were|with|this|that)\b")
 _SHARE = 0.1  # of captions, which may be as short as "car gone"
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -120,7 +121,7 @@ def split(
     storage.write_json(target, {"about": description, "splits": result.splits})
     print_tree({name: value for name, value in description.items() if value is not None})
     with_pairs = [name for name, ids in result.splits.items() if ids]
-    named = {"split_file": out, "splits": with_pairs}
+    named = {"split_file": out, "splits": with_pairs, **_table(settings, pairs)}
     if write:
         text = manifest_text.with_values(manifest.text_of(dataset), named)
         storage.write_bytes(storage.named(settings.source), text.encode())
@@ -139,6 +140,19 @@ def split(
         echo(f"fault: {fault}")
     if result.faults:
         raise JobFailed(f"{dataset}: {len(result.faults)} images were not compared")
+
+
+def _table(settings: Manifest, pairs: Sequence[ImagePair]) -> dict[str, Any]:
+    """The manifest's `table` where its file or folder has the name of the one split until now."""
+    from cc_prep.datasets.layouts.table import SPLIT
+
+    values = settings.table.model_dump(exclude_defaults=True)
+    old = pairs[0].split if pairs else ""
+    named = {
+        name: value.replace(SPLIT, old) if isinstance(value, str) else value
+        for name, value in values.items()
+    }
+    return {} if named == values else {"table": named}
 
 
 def _check_no_other(target: str, splits: dict[str, list[str]]) -> None:

@@ -353,9 +353,6 @@ def files(manifest: Manifest, splits: Iterable[str]) -> list[tuple[str, str]]:
             what = "none of " + ", ".join(NAMES) if not names else " and ".join(names)
             raise UserError(f"{root}: {what} in it", "Name the table with --set table.file=…")
         return [(names[0], "")]
-    if manifest.split_file is not None and SPLIT not in manifest.table.folder:
-        folder, slash, name = pattern.rpartition("/")  # the split file says the splits
-        pattern = f"{folder}{slash}{name.replace(SPLIT, ANY)}"
     if SPLIT not in pattern and ANY not in pattern:
         return [(pattern, "")]
     found = []

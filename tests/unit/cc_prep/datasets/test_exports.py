@@ -22,7 +22,7 @@ from tests.commands import cc_prep
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three pairs of a table: two with masks of two classes, one of them with a hole, and none."""
+    """Three pairs of a table with masks of two classes, one of them with a hole."""
     folder = tmp_path_factory.mktemp("table")
     rng = np.random.default_rng(0)
     mask = np.zeros((20, 30), np.uint8)
@@ -73,6 +73,19 @@ def test_coco_reads_the_masks_back(root: Path, tmp_path: Path) -> None:
             mask[place] = {"road": 1, "house": 2}[names[one["category_id"]]]
         stored = np.asarray(Image.open(root / f"{pair.record.id[-1]}_mask.png"))
         assert np.array_equal(mask, stored)
+
+
+def test_coco_has_no_changed_pair_without_its_mask(root: Path, tmp_path: Path) -> None:
+    """Keeps away: a changed pair among the images in which nothing is to be found."""
+    data = Path(shutil.copytree(root, tmp_path / "data"))
+    rows = [json.loads(line) for line in (data / "pairs.jsonl").read_text().splitlines()]
+    del rows[0]["mask"]
+    del rows[1]["mask"]
+    rows[1]["kind"] = "no_change"
+    (data / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    export("coco", data, tmp_path / "coco", "--split", "train", "--split", "test")
+    listed = json.loads((tmp_path / "coco/instances.json").read_text())["images"]
+    assert [one["pair"] for one in listed] == ["p/1", "p/2"]
 
 
 def test_any_place_is_read_back() -> None:

@@ -11,7 +11,6 @@ import pytest
 from cc_prep import datasets, manifest
 from cc_prep.datasets import detect_layout, proposals
 from cc_prep.datasets.detect_layout import Recognised
-from cc_prep.datasets.layouts import table as layout_table
 from cc_prep.errors import UserError
 from cc_prep.inspect import inspection
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
@@ -238,13 +237,3 @@ def test_columns_in_another_language() -> None:
     assert remarks == [
         "no column is read as captions (columns left: Beschreibung). Name it in table.columns"
     ]
-
-
-def test_a_split_file_divides_a_table_of_one_split(tmp_path: Path) -> None:
-    """Keeps away: `cc-prep split`, after which no file is found for the new splits."""
-    hub_tables.mantis(tmp_path)
-    settings = manifest.load("pairs", ["layout=table"], root=str(tmp_path))
-    table = settings.table.model_copy(update={"file": "{split}-*.parquet"})
-    listed = layout_table.files(settings.model_copy(update={"table": table}), ["train"])
-    divided = settings.model_copy(update={"table": table, "split_file": "splits.json"})
-    assert layout_table.files(divided, ["val"]) == [(name, "") for name, _ in listed]

@@ -307,3 +307,28 @@ def test_a_manifest_that_no_command_would_take_is_not_written(tmp_path: Path, sc
     assert done.returncode == 2
     assert f"not the name of a YAML file. Give --out {tmp_path}/foo.yaml" in done.stderr
     assert not (tmp_path / "foo").exists()
+
+
+def test_a_table_that_is_called_after_its_split_is_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: `init` that advises a division after which no table is found."""
+    rows = []
+    for number in range(6):
+        for side in "ab":
+            image(tmp_path / f"data/train/{number}{side}.png", 2 * number + (side == "b"))
+        rows.append(
+            {"image_a": f"{number}a.png", "image_b": f"{number}b.png", "caption": "it moved"}
+        )
+    write(tmp_path / "data/train.json", rows)
+    monkeypatch.chdir(tmp_path)
+    done = commands.cc_prep("init", "mine", "--root", "data")
+    assert "To divide it: cc-prep split mine --write" in done.stdout, done.stderr
+    for _ in range(2):  # again, as after an image was mended
+        done = commands.cc_prep("split", "mine", "--write", "--shares", "train=1,test=1")
+        assert done.returncode == 0, done.stderr
+    done = commands.cc_prep("inspect", "mine")
+    assert done.returncode == 0, done.stdout + done.stderr
+    mine = manifest.load("mine")
+    assert (mine.table.file, mine.table.folder) == ("train.json", "train")
+    assert [len(datasets.pairs(mine, split)) for split in mine.splits] == [3, 3]
