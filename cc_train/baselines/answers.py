@@ -27,7 +27,9 @@ _LABEL = re.compile(
     r"(?:answer|caption|change|changes|description|difference|output|request|response|sentence)"
     r"(?: between (?:the (?:two )?)?images)?"
     r"(?: is that[:,]?| is:|\s*:)"
-    r"|(?:sure|certainly|of course|okay|here is|here's|here are)\b[^:.]{0,80}:)\s*",
+    r"|(?:sure|certainly|of course|okay)\s*[!:,]\s*(?=here(?:'s| is| are)\b)"
+    r"|here(?: is|'s| are) (?:the |my |your |a |an |one )?(?:\w+ ){0,3}"
+    r"(?:answer|caption|changes?|description|differences?|sentence)\b[^:.]{0,60}:)\s*",
     re.IGNORECASE,
 )
 _QUOTES = (('"', '"'), ("“", "”"), ("`", "`"), ("'", "'"))

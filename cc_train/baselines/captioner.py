@@ -31,6 +31,7 @@ class ChatCaptioner:
         key_variable: The environment variable that holds the key.
         overrides: Keys of the request, KEY=VALUE.
         say: Is told what is to be known of how the model sees two images.
+        probe: Look first whether it sees two, in their order.
 
     Raises:
         UserError: For a wrong address or setting.
@@ -44,11 +45,13 @@ class ChatCaptioner:
         prompt: str | None = None,
         key_variable: str = server.KEY_VARIABLE,
         overrides: Sequence[str] = (),
-        say: Callable[[str], None] | None = None,
+        say: Callable[[str], None] = lambda text: None,
+        probe: bool = True,
     ) -> None:
         self.wording = prompts.of(None, prompt)
         endpoint, generation = Endpoint.of(url, key_variable), server.generation(overrides)
-        self.server = server.Server(endpoint, model, generation, Pace(), say=say)
+        look = say if probe else None
+        self.server = server.Server(endpoint, model, generation, Pace(), say=look)
 
     @property
     def name(self) -> str:

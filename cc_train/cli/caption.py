@@ -105,6 +105,7 @@ def caption(
     prompt: str | None,
     key_variable: str | None,
     overrides: tuple[str, ...],
+    no_probe: bool,
     as_json: bool,
     bands: tuple[int, ...] | None,
     scale: str | tuple[float, float],
@@ -168,7 +169,7 @@ def caption(
         "bands": bands, "scale": scale, "register": register, "resize": resize,
     }  # fmt: skip
     reading = Reading.of(**given)
-    chat = chat_captioner(url, model, prompt, key_variable, overrides)
+    chat = chat_captioner(url, model, prompt, key_variable, overrides, no_probe)
     if chat is not None:
         drawn = mask is not None or overlay is not None
         one_run = len(paths) in (1, 3) or shards or beams > 1 or device != "auto"
@@ -483,6 +484,7 @@ def serve(
     prompt: str | None,
     key_variable: str | None,
     overrides: tuple[str, ...],
+    no_probe: bool,
 ) -> None:
     """Serves a page for the browser that captions two images.
 
@@ -508,7 +510,7 @@ def serve(
 
     if pairs is not None and collect is None:
         raise UserError("--pairs without --collect", "Give the folder that captions go into too")
-    chat = chat_captioner(url, model, prompt, key_variable, overrides)
+    chat = chat_captioner(url, model, prompt, key_variable, overrides, no_probe)
     if chat is not None and (run != run_folder.SHIPPED or device != "auto"):
         raise UserError("RUN and --device are not of --url", "Leave them out with --url")
     with make(

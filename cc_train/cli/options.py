@@ -78,6 +78,11 @@ _OF_A_SERVER = (
         metavar="KEY=VALUE",
         help="With --url: a decoding parameter of the request (repeatable).",
     ),
+    click.option(
+        "--no-probe",
+        is_flag=True,
+        help="With --url: do not look first whether the model sees two images, in their order.",
+    ),
 )
 
 
@@ -94,13 +99,13 @@ def chat_captioner(
     prompt: str | None,
     key_variable: str | None,
     overrides: Sequence[str],
+    no_probe: bool,
 ) -> ChatCaptioner | None:
     """The captioner that these options name; None without them. Raises UserError."""
     if url is None:
-        if model is not None or prompt is not None or key_variable is not None or overrides:
-            raise UserError(
-                "--model, --prompt, --key-variable and --set are of a server", "Give --url too"
-            )
+        if model is not None or prompt is not None or key_variable or overrides or no_probe:
+            what = "--model, --prompt, --key-variable, --set and --no-probe"
+            raise UserError(f"{what} are of a server", "Give --url too")
         return None
     if model is None:
         raise UserError("--url without --model", "Name a model that the server has: --model NAME")
@@ -115,6 +120,7 @@ def chat_captioner(
         key_variable=key_variable or server.KEY_VARIABLE,
         overrides=overrides,
         say=on_stderr().print,
+        probe=not no_probe,
     )
 
 

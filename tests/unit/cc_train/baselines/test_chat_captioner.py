@@ -79,7 +79,7 @@ def test_large_images_are_shrunk(chat: ChatServer) -> None:
 
     large = np.zeros((2 * MAX_SIDE, 300, 3), np.uint8)
     ChatCaptioner(chat.address, MODEL)(large, large + 9)
-    part = chat.bodies[0]["messages"][0]["content"][1]["image_url"]["url"]
+    part = chat.bodies[-1]["messages"][0]["content"][1]["image_url"]["url"]
     data = base64.b64decode(part.partition(",")[2])
     decoded = cv2.imdecode(np.frombuffer(data, np.uint8), 1)
     assert decoded.shape == (MAX_SIDE, 150, 3)

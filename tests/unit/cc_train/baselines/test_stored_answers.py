@@ -118,7 +118,8 @@ def test_what_is_around_a_sentence_is_removed(text: str) -> None:
     [
         "A car left.", "The answer on the sign is gone.", "change the sky to blue",
         "A sign: “stop” appeared.", "3 cars left.", "2 * 3 became 2 ** 3", "make it 10:30 am",
-        "The change of the light is gone.", "",
+        "The change of the light is gone.", "", "Sure enough, the sign now says: stop",
+        "Here are two people: one left.",
     ],
 )  # fmt: skip
 def test_what_belongs_to_a_sentence_stays(text: str) -> None:
