@@ -99,8 +99,21 @@ async function captioned(ort, { about, encoder, decoder }, images) {
     if (next === about.end) break;
     ids.push(next);
   }
-  const known = about.calibration && confidence(about.calibration, score, strange.data[0]);
-  return { text: sentence(about, ids.slice(1).filter((id) => id >= about.marks)), confidence: known };
+  const calibration = about.calibration, limit = calibration && calibration.ood_threshold;
+  return {
+    text: sentence(about, ids.slice(1).filter((id) => id >= about.marks)),
+    confidence: calibration && confidence(calibration, score, strange.data[0]),
+    strange: limit !== null && strange.data[0] > limit,
+  };
+}
+
+// What a user is told; see cc_train/doubt.py.
+function told({ equal, unsure, min_confidence: least }, [before, after], said) {
+  const known = said.confidence !== null;
+  if (before.rgb.every((value, at) => value === after.rgb[at])) {
+    return { text: equal, confidence: known ? 1 : null };
+  }
+  return known && said.confidence < least ? { ...said, text: unsure[Number(said.strange)] } : said;
 }
 
 async function start() {
@@ -129,7 +142,7 @@ async function start() {
         return;
       }
       say("…");
-      const { text, confidence: chance } = await captioned(ort, graphs, images);
+      const { text, confidence: chance } = told(about, images, await captioned(ort, graphs, images));
       if (now !== asked) return; // another pair was chosen since
       say(text, chance === null ? "" : `${Math.min(99, Math.round(100 * chance))} % sure`);
     } catch (error) {

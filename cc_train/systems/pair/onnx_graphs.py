@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cc_prep.errors import UserError
+from cc_train import doubt
 from cc_train.sharing.onnx_graph import Graph, Graphs
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.several import SeveralCaptioner
@@ -83,6 +84,9 @@ def of(captioner: PairCaptioner, pairs: Tensor) -> Graphs:
         "marks": MASK + 1,
         "spaced": [" " in codec.join([word, word]) for word in codec.words],
         "calibration": None if calibration is None else calibration.to_json(),
+        "equal": doubt.EQUAL,
+        "unsure": [doubt.NOT_SURE + why for why in (doubt.UNLIKELY, doubt.UNLIKE)],
+        "min_confidence": doubt.MIN_CONFIDENCE,
     }
     return Graphs(
         {

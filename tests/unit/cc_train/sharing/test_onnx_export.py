@@ -21,7 +21,7 @@ from PIL import Image
 
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.media import images
-from cc_train import Captioner, systems
+from cc_train import Captioner, doubt, systems
 from cc_train.sharing import onnx_export
 from tests import browser
 from tests.commands import cc_train
@@ -99,8 +99,11 @@ def test_the_page_captions_in_the_browser(
 ) -> None:
     """Keeps away: a page that resizes otherwise, asks another machine, or says another sentence."""
     noise = np.random.default_rng(0).integers(0, 256, (90, 150, 3)).astype(np.uint8)
-    Image.fromarray(noise).save(tmp_path / "noise.png")
+    for name, pixels in (("noise", noise), ("other", np.ascontiguousarray(noise[::-1]))):
+        Image.fromarray(pixels).save(tmp_path / f"{name}.png")
     pairs = [(EXAMPLES / f"scene{n}_before.jpg", EXAMPLES / f"scene{n}_after.jpg") for n in (1, 2)]
+    pairs.append((pairs[0][0], pairs[0][0]))  # equal
+    pairs.append((tmp_path / "noise.png", tmp_path / "other.png"))  # not sure
     with served(folder) as address, browser.tab(tmp_path) as tab:
         tab.open(address)
         tab.wait_for("caption.textContent.startsWith('onnxruntime-web is not here')")
@@ -123,7 +126,8 @@ def test_the_page_captions_in_the_browser(
             assert expected.confidence is not None
             sure = f"{min(99, round(100 * expected.confidence))} % sure"
             assert tab.run("confidence.textContent") == sure
-        tab.choose("#after", tmp_path / "noise.png")
+        assert expected.text.startswith(doubt.NOT_SURE)
+        tab.choose("#after", pairs[0][1])
         tab.wait_for("caption.textContent.startsWith('The two images differ in size')")
         assert all(one.startswith(address.rpartition("/")[0]) for one in tab.requests)
         assert tab.complaints == []
