@@ -210,15 +210,20 @@ def try_out(
     )(timing.try_out)  # fmt: skip
     began = time.monotonic()
     running = [task.remote(shard, make_step, pool.device) for shard in shards[:count]]
-    finished, late = ray.wait(running, num_returns=count, timeout=TRIAL_MINUTES * 60)
-    passed = time.monotonic() - began
-    for one in late:
+    finished: list[Any] = []
+    last, deadline = began, began + TRIAL_MINUTES * 60
+    while running and (left := deadline - time.monotonic()) > 0:
+        done, running = ray.wait(running, num_returns=1, timeout=left)
+        if done:
+            finished, last = [*finished, *done], time.monotonic()
+    for one in running:
         ray.cancel(one, force=True)
     try:
         trials = ray.get(finished)
     except (ray.exceptions.RayError, JobFailed, UserError, OSError) as error:
         raise _cause(error) from error
-    return trials, passed - max((trial.all_seconds for trial in trials), default=passed)
+    tried = max((trial.all_seconds for trial in trials), default=0.0)
+    return trials, max(0.0, last - began - tried)
 
 
 def _environment(pool: Pool) -> dict[str, Any]:
