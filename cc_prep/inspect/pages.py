@@ -61,7 +61,9 @@ def plain(value: float) -> str:
     """Three digits of a figure, never as a power of ten; what is as good as 0 is 0."""
     if abs(value) < 5e-4:
         return "0"
-    return f"{value:.3f}" if abs(value) < 1 else f"{value:,.4g}"
+    if abs(value) < 1:
+        return f"{value:.3f}"
+    return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def headings(body: str) -> list[tuple[str, Markup]]:

@@ -74,7 +74,8 @@ def _is_zero(points: Points) -> bool:
 
 
 def _rank(part: str, name: str) -> tuple[int, bool, str]:
-    first = FIRST.index(name) if name in FIRST else len(FIRST)
+    base = "loss" if name.startswith("loss_") else name  # of a phase of the training
+    first = FIRST.index(base) if base in FIRST else len(FIRST)
     return first, part == "validation", name
 
 

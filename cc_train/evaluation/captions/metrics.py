@@ -45,7 +45,8 @@ NO_SPICE = "it parses English sentences"  # why it has no other words
 
 @dataclass
 class Scores:
-    """Scores by measure, × 100: CIDEr from 0 to 1000, S*m to 325, all others to 100.
+    """Scores by measure, × 100: CIDEr from 0 to 1000, S*m to 325, CLIPScore to 250, RefCLIPScore
+    to 143, all others to 100.
 
     Attributes:
         corpus: Scores of all items together.
@@ -181,11 +182,11 @@ def _meteor(
     tokens: Tokens, groups: Sequence[Collection[str]], words: Words
 ) -> tuple[list[float], dict[str, float]]:
     """See there; it keeps its English settings for all words. Raises Unavailable."""
-    from cc_train.evaluation.captions.meteor.measure import meteor
+    from cc_train.evaluation.captions.meteor.measure import BrokenTable, meteor
 
     try:
         return meteor(*tokens, groups)
-    except (OSError, ValueError) as error:
+    except (OSError, BrokenTable) as error:
         raise Unavailable(str(error)) from None
 
 

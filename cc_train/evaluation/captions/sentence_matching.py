@@ -16,7 +16,7 @@ import numpy as np
 
 from cc_train.evaluation.captions import ptb
 
-_END = re.compile(r"[.;!?\n]+")
+_END = re.compile(r"(?<!\b[MD]r)(?<!\bMrs)[.;!?]+(?=\s|$)|\n+")
 
 
 @dataclass(frozen=True)

@@ -258,6 +258,7 @@ def errors_of(judged: Mapping[str, Any]) -> list[str]:
         + ", ".join(f"{kind} {_percent(one)}" for kind, one in kinds.items() if one["captions"])
         + "."
         for form, kinds in check.items()
+        if any(one["captions"] for one in kinds.values())
     ]
 
 

@@ -85,6 +85,10 @@ class Counts:
         return matches / length
 
 
+class BrokenTable(Exception):
+    """A table of METEOR's is no such table."""
+
+
 def meteor(
     references: Mapping[str, Sequence[str]],
     candidates: Mapping[str, str],
@@ -96,7 +100,7 @@ def meteor(
 
     Raises:
         OSError: A table in pycocoevalcap is missing.
-        ValueError: A table is broken.
+        BrokenTable: One that is there cannot be read.
     """
     try:
         known = tables.read()
@@ -107,7 +111,7 @@ def meteor(
         }
         vocabulary = Vocabulary(dict.fromkeys(words.values()), known)
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise ValueError(f"a table of METEOR is broken: {error}") from None
+        raise BrokenTable(f"a table of METEOR is broken: {error}") from None
     of_texts = {text: vocabulary.sentences[caption] for text, caption in words.items()}
     counts: dict[tuple[str, ...], Counts] = {}
     best = {}

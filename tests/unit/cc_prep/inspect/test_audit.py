@@ -272,9 +272,16 @@ def test_masks_of_some_classes_do_not_say_that_nothing_changed() -> None:
     assert {one.id for one in audit.contradictions(pairs, classes)} == {"1", "2", "3"}
 
 
-def test_captions_of_another_language_contradict_nothing() -> None:
-    """Keeps away: all unchanged pairs of a German data set listed as contradictions."""
-    german = ("Es hat sich nichts ver\u00e4ndert.", "Keine \u00c4nderung.")
-    pairs = [pair(number, "no_change", captions=german) for number in range(3)]
-    pairs.append(pair(3, captions=("Ein Auto ist verschwunden.",)))
-    assert list(audit.contradictions(pairs, {})) == []
+@pytest.mark.parametrize(
+    ("unchanged", "changed"),
+    [
+        ("Es hat sich nichts ver\u00e4ndert.", "Ein Auto ist verschwunden."),
+        ("Il n'y a aucun changement.", "Une voiture a disparu de la route."),
+        ("Er is niets veranderd.", "Er is een auto verdwenen van de weg."),
+        ("No hay cambios.", "Ha desaparecido un coche de la carretera."),
+    ],
+)
+def test_captions_of_another_language_contradict_nothing(unchanged: str, changed: str) -> None:
+    """Keeps away: all unchanged pairs of such a data set listed as contradictions."""
+    pairs = [pair(number, "no_change", captions=(unchanged,)) for number in range(3)]
+    assert list(audit.contradictions([*pairs, pair(3, captions=(changed,))], {})) == []

@@ -29,6 +29,7 @@ def test_a_page_says_how_it_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (0.5, "0.500"),
         (82.64, "82.64"),
         (5e3, "5,000"),
+        (12345.6, "12,346"),
     ],
 )
 def test_figures_are_plain(value: float, text: str) -> None:
