@@ -46,6 +46,7 @@ def render() -> str:
     lines = [HEAD, "", *_protocols(), "## Figures", "", *_introduction()]
     for dataset in figures.datasets:
         lines += _dataset(dataset, figures)
+    lines += _judged(figures)
     lines += ["## Sources", "", *_sources(figures)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -85,7 +86,8 @@ def _protocols() -> Iterator[str]:
 def _introduction() -> Iterator[str]:
     yield from (
         "All scores are × 100, of the official test split, as the source prints them. None of them",
-        "was measured by us; [the zoo](zoo.md) has what we measured. The marks mean:",
+        "was measured by us; [the zoo](zoo.md) has what we measured. We took `S*m`, the mean of",
+        "BLEU-4, METEOR, ROUGE-L and CIDEr, where its papers rank by it. The marks mean:",
         "",
     )
     yield from (f"- *{mark}*: {meaning}." for mark, meaning in MARKS.items())
@@ -136,6 +138,33 @@ def _by_type(tables: Sequence[Table]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
     yield ""
     yield from _remarks((row, group) for row in ranked for group in groups)
+
+
+def _judged(figures: Published) -> Iterator[str]:
+    yield from (
+        "## Judged benchmarks",
+        "",
+        "Benchmarks of free text, mostly of multi-modal language models not trained for them.",
+        "[Judges](judging.md) tells how to score your own captions in this way.",
+        "",
+    )
+    for benchmark in figures.judged:
+        yield from (f"### {benchmark.title}", "", *textwrap.wrap(benchmark.about, 108), "")
+        for name, meaning in benchmark.columns.items():
+            yield from textwrap.wrap(f"*{name}*: {meaning}.", 108, **BULLET)
+        yield from ("", f"| system | {' | '.join(benchmark.columns)} |")
+        yield "|---" + "|--:" * len(benchmark.columns) + "|"
+        columns = [
+            [score for score in column if score is not None]
+            for column in zip(*benchmark.rows.values(), strict=True)
+        ]
+        for system, scores in benchmark.rows.items():
+            values = [
+                _value(score, score == max(column))
+                for score, column in zip(scores, columns, strict=True)
+            ]
+            yield f"| {system} | {' | '.join(values)} |"
+        yield from ("", f"Source: {benchmark.source}.", "")
 
 
 def _mean(row: Row, groups: Sequence[str]) -> float:

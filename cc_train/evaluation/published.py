@@ -55,10 +55,12 @@ class Dataset(Section):
 
     Attributes:
         changes: The protocol of its rows, unless a row names another.
+        mean: Whether its papers rank captioners by S*m.
     """
 
     title: str
     changes: Changes
+    mean: bool = False
 
 
 class System(Section):
@@ -161,6 +163,29 @@ class Figure(Printed):
         return {measure: scores[measure] for measure in metrics.ORDER if measure in scores}
 
 
+class Judged(Section):
+    """A benchmark of free text that no reference captions score, but a judge or a sentence encoder.
+
+    Attributes:
+        about: Who asks what of whom, in sentences.
+        columns: What each score is, by its name.
+        rows: The scores of each system in the order of the columns; None where none is printed.
+    """
+
+    title: str
+    source: str
+    about: str
+    columns: dict[str, str]
+    rows: dict[str, Annotated[tuple[float | None, ...], Field(strict=False)]]
+
+    @model_validator(mode="after")
+    def _one_score_a_column(self) -> Judged:
+        for system, scores in self.rows.items():
+            if len(scores) != len(self.columns):
+                raise ValueError(f"{self.title}, {system}: a score for each column is needed")
+        return self
+
+
 class Published(Section):
     """The whole file."""
 
@@ -168,9 +193,13 @@ class Published(Section):
     datasets: dict[str, Dataset]
     systems: dict[str, System]
     figures: Annotated[tuple[Figure, ...], Field(strict=False)]
+    judged: Annotated[tuple[Judged, ...], Field(strict=False)] = ()
 
     @model_validator(mode="after")
     def _consistent(self) -> Published:
+        for benchmark in self.judged:
+            if benchmark.source not in self.sources:
+                raise ValueError(f"{benchmark.title}: no source {benchmark.source}")
         names = [*self.systems, *(a for system in self.systems.values() for a in system.aliases)]
         _unique(names, "names two systems")
         for figure in self.figures:

@@ -7,6 +7,7 @@ from typing import Any
 
 from cc_prep.errors import UserError
 from cc_train.evaluation import protocols, published
+from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.comparing.scored_rows import Row
 
 
@@ -24,11 +25,20 @@ def of_dataset(dataset: str) -> list[Row]:
     rows: dict[str, Row] = {}
     for figure in figures:
         row = rows.setdefault(figure.system, Row(figure.system, groups={}))
-        row.groups[figure.group] = figure.merged
+        row.groups[figure.group] = _with_mean(figure.merged, figures_file.datasets[dataset].mean)
         row.sources[figure.group] = _printed(figure.source, figure.table)
         row.marks[figure.group] = _marks(figure, figures_file)
         row.details[figure.group] = _details(figure, figures_file)
     return list(rows.values())
+
+
+def _with_mean(scores: dict[str, float], wanted: bool) -> dict[str, float]:
+    """The scores with S*m of those of a paper that have all four, to two decimals as printed."""
+    if not wanted or any(name not in scores for name in metrics.MEAN_OF):
+        return scores
+    mean = sum(scores[name] for name in metrics.MEAN_OF) / len(metrics.MEAN_OF)
+    whole = {**scores, metrics.MEAN: round(mean, 2)}
+    return {measure: whole[measure] for measure in metrics.ORDER if measure in whole}
 
 
 def unchecked(dataset: str, ours: Sequence[Row], mixed: bool = False) -> list[str]:

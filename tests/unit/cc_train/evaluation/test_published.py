@@ -13,6 +13,7 @@ import yaml
 from cc_prep.errors import UserError
 from cc_train.evaluation import published
 from cc_train.evaluation.captions import metrics
+from cc_train.evaluation.comparing import published_rows
 from cc_train.evaluation.published import Figure, Printed, Published
 from tests.conftest import ROOT
 
@@ -43,7 +44,8 @@ def test_a_system_has_one_name(shipped: Published) -> None:
 
 
 def test_every_source_data_set_and_system_is_used(shipped: Published) -> None:
-    assert {place.source for _, place in printed(shipped)} == set(shipped.sources)
+    used = {place.source for _, place in printed(shipped)} | {one.source for one in shipped.judged}
+    assert used == set(shipped.sources)
     assert {figure.dataset for figure in shipped.figures} == set(shipped.datasets)
     assert {figure.system for figure in shipped.figures} == set(shipped.systems)
 
@@ -77,6 +79,23 @@ def test_other_tables_fill_in_and_never_replace(shipped: Published) -> None:
     assert finer.disputed
 
 
+def test_remote_sensing_has_the_mean_of_four_measures() -> None:
+    rows = {row.name: row.groups["total"] for row in published_rows.of_dataset("levir")}
+    assert rows["CCExpert-7b"]["S*m"] == pytest.approx(81.80, abs=0.006)  # as its authors print it
+    assert "S*m" not in rows["SAT-Cap"]
+    assert all("S*m" not in row.groups["total"] for row in published_rows.of_dataset("spot"))
+
+
+def test_scores_of_judges_agree_with_each_other(shipped: Published) -> None:
+    """The parts of a benchmark add up to its whole: a slip of a digit would not."""
+    diffspot = next(one for one in shipped.judged if one.title == "DiffSpot")
+    assert len(diffspot.rows) == 13
+    for name, scores in diffspot.rows.items():
+        easy, medium, hard, different, equal, overall = (score or 0.0 for score in scores)
+        assert different == pytest.approx((easy + medium + hard) / 3, abs=0.11), name
+        assert overall == pytest.approx((3900 * different + 500 * equal) / 4400, abs=0.11), name
+
+
 MINIATURE: dict[str, Any] = {
     "sources": {"paper": {"title": "A paper", "venue": "A venue", "kind": "paper"}},
     "datasets": {"spot": {"title": "Spot", "changes": "single"}},
@@ -88,6 +107,10 @@ MINIATURE: dict[str, Any] = {
         {"dataset": "spot", "group": "total", "system": name, "source": "paper", "table": "1",
          "scores": {"CIDEr": 40.0}}
         for name in "AB"
+    ],
+    "judged": [
+        {"title": "Judged", "source": "paper", "about": "Who asks.", "columns": {"F1": "of facts"},
+         "rows": {"A": [40.0], "B": [None]}}
     ],
 }  # fmt: skip
 
@@ -124,6 +147,8 @@ MISTAKES: dict[str, Callable[[dict[str, Any]], object]] = {
     r"figures\.0\.tabel": lambda v: v["figures"][0].update(tabel="2"),
     r"systems\.A\.cider": lambda v: v["systems"]["A"].update(cider="CIDEr"),
     r"figures\.0\.source: Field required": lambda v: v["figures"][0].pop("source"),
+    r"Judged: no source other": lambda v: v["judged"][0].update(source="other"),
+    r"Judged, A: a score for each column": lambda v: v["judged"][0]["rows"].update(A=[1.0, 2.0]),
     r"A: its sources disagree, which needs a note": lambda v: v["figures"][0].update(
         elsewhere=[{"source": "paper", "table": "2", "scores": {"CIDEr": 41.0}}]
     ),
