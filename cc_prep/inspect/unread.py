@@ -64,6 +64,11 @@ def notes(manifest: Manifest, pairs: Iterable[ImagePair], faults: Iterable[str])
             f"{len(stray_images):,} {are} in no pair: {_first(stray_images)}. Add them to the "
             "captions, or leave them"
         )
+    if len(within) > MAX_FOLDERS:
+        yield (
+            f"{MAX_FOLDERS} of {len(within):,} folders were looked through for files that nobody "
+            "reads"
+        )
 
 
 def _remedy(manifest: Manifest, names: list[str]) -> str:

@@ -7,9 +7,11 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from cc_prep import datasets, manifest
+from cc_prep.inspect import unread
 from cc_prep.inspect.inspection import inspect
 from cc_prep.manifest import Manifest
 from tests.dataset_factory import image, write
@@ -203,7 +205,7 @@ def test_captions_that_are_no_sentences_are_noted(tmp_path: Path) -> None:
     ]
 
 
-def test_files_that_nobody_reads_are_noted(tmp_path: Path) -> None:
+def test_files_that_nobody_reads_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: a list of unchanged pairs under another name, lost in silence."""
     folders(tmp_path, "a tree grew", "nothing changed")
     for name in ("nochange.txt", "README.md", ".hidden", "before/Thumbs.db"):
@@ -222,3 +224,6 @@ def test_files_that_nobody_reads_are_noted(tmp_path: Path) -> None:
     notes = inspect(own(tmp_path, "layout=table", "splits=[train]"), ["train"]).notes
     assert any("2 images are in no pair: after/1.png, before/1.png. Add" in one for one in notes)
     assert any("nobody reads nochange.txt, captions/, more/. Pairs" in one for one in notes)
+    monkeypatch.setattr(unread, "MAX_FOLDERS", 1)
+    notes = inspect(own(tmp_path, "layout=table", "splits=[train]"), ["train"]).notes
+    assert any("1 of 3 folders were looked through" in one for one in notes)
