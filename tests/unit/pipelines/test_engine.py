@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NoReturn
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import pytest
 import ray
@@ -11,6 +12,7 @@ import ray
 from cc_prep.errors import JobFailed, UserError
 from pipelines import engine
 from pipelines.cluster.pool import Pool
+from pipelines.timing import Speed, Trial
 
 
 @pytest.mark.parametrize(
@@ -116,3 +118,27 @@ def test_the_environment_of_workers(
         monkeypatch.setenv("RAY_ADDRESS", address)
     environment = engine._environment(Pool(2, 1, gpus))
     assert environment.get("runtime_env", {"env_vars": {}}) == {"env_vars": variables}
+
+
+def test_a_worker_that_is_late_does_not_count_as_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: three minutes of waiting for the last worker in the estimate of all others."""
+    clock, cancelled = [0.0], list[object]()
+
+    def wait(running: list[str], num_returns: int, timeout: float) -> tuple[list[str], list[str]]:
+        seconds = min(11.0 if len(running) > 1 else 1e6, timeout)
+        clock[0] += seconds
+        return ([], running) if seconds == timeout else (running[:1], running[1:])
+
+    task = SimpleNamespace(remote=lambda shard, *arguments: shard)
+    trial = Trial(1.0, Speed(64, 5.0), {}, 8.0)
+    monkeypatch.setattr(engine.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(ray, "remote", lambda **options: lambda function: task)
+    monkeypatch.setattr(ray, "wait", wait)
+    monkeypatch.setattr(ray, "cancel", lambda one, force: cancelled.append(one))
+    monkeypatch.setattr(ray, "get", lambda finished: [trial for _ in finished])
+    pool = SimpleNamespace(workers=3, cpus=1, gpus=0, device="cpu")
+    monkeypatch.setattr(engine, "_environment", lambda pool: {})
+    shards: Any = ["a", "b", "c"]
+    trials, starting = engine.try_out(shards, cast(Any, None), cast(Any, pool))
+    assert (len(trials), cancelled) == (2, ["c"])
+    assert starting == 22.0 - 8.0
