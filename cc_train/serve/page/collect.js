@@ -159,16 +159,21 @@ function mark(kind) {
   if (kind === "change" && text.value.trim() === UNCHANGED) text.value = "";
 }
 
+const ACTS = {
+  Digit1: () => mark("change"),
+  Digit2: () => mark("no_change"),
+  Digit3: () => $("#propose").click(),
+};
 document.addEventListener("keydown", (event) => {
   if ($("#collect").hidden || $("#form").hidden) return;
-  const kind = { Digit1: "change", Digit2: "no_change" }[event.code];
+  const act = ACTS[event.code];
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
     if (waiting.length > 0) saveAndGoOn();
     else $("#form").requestSubmit();
-  } else if (kind && !event.ctrlKey && !event.metaKey && (event.altKey || !typing(event))) {
+  } else if (act && !event.ctrlKey && !event.metaKey && (event.altKey || !typing(event))) {
     event.preventDefault();
-    mark(kind);
+    act();
   }
 });
 $("#go").onclick = saveAndGoOn;

@@ -266,6 +266,9 @@ def test_pairs_are_collected_by_keys_alone(page: Tab, queued: Collection) -> Non
     assert page.wait_for("$('#busy').hidden && $('#id').value === 'scene2' && $('#kind').value")
     page.wait_for("$('#queue span').textContent === '2 of 4 have captions'")
     assert page.run("[$('#kind').value, $('#captions').value]") == ["change", ""]
+    page.wait_for("!$('#propose').disabled")
+    press(page, "3", "Digit3", 1)
+    assert page.run("$('#captions').value") == page.run("$('#sentence').textContent") != ""
     [_, row] = queued.rows()
     assert (row.id, row.kind, row.captions) == ("scene1", "no_change", ("nothing changed",))
 
