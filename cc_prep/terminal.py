@@ -12,6 +12,7 @@ from cc_prep.redaction import without_credentials
 # What a terminal obeys, or shows in another order than it is written: control characters but tab
 # and newline, and Unicode's changes of direction. Lone surrogates are of names that are no UTF-8.
 _NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+MAX_LINE, _HEAD, _TAIL = 1000, 500, 300  # of an error, in characters; its remedy is at its end
 _HOME = re.compile(r"(^|[=,])(~)(?=/)|^(~)$")
 
 
@@ -28,11 +29,19 @@ def echo(text: object = "", err: bool = False) -> None:
     """Prints a text and a newline; every command prints by this.
 
     Args:
-        err: To standard error.
+        err: To standard error, where the middle of a line is left out that would fill the screen,
+            as a stranger's name of 5 MB does.
     """
     file = sys.stderr if err else sys.stdout
-    file.write(f"{printable(str(text))}\n")
+    shown = printable(str(text))
+    if err:
+        shown = "\n".join(map(_shortened, shown.split("\n")))
+    file.write(f"{shown}\n")
     file.flush()
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= MAX_LINE else f"{line[:_HEAD]} … {line[-_TAIL:]}"
 
 
 def with_homes(arguments: Iterable[str]) -> list[str]:

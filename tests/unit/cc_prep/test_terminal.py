@@ -53,6 +53,20 @@ def test_an_address_is_printed_without_credentials(capsys: pytest.CaptureFixture
     assert "s3cret" not in capsys.readouterr().out
 
 
+def test_a_name_of_strangers_does_not_fill_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    """Keeps away: an error of 5 MB, of which nobody finds the remedy. JSON stays whole."""
+    line = f"cc-train: {'a' * 5_000_000}.json: no caption. Rebuild the shards"
+    echo(f"first\n{line}", err=True)
+    echo(line)
+    said = capsys.readouterr()
+    first, shown = said.err.splitlines()
+    assert first == "first"
+    assert shown.startswith("cc-train: aaa")
+    assert shown.endswith("aaa.json: no caption. Rebuild the shards")
+    assert len(shown) < 1000
+    assert said.out == f"{line}\n"
+
+
 def test_a_tilde_is_the_users_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: a folder called `~` in the current one, from --out=~/scores."""
     monkeypatch.setenv("HOME", "/home/me")
