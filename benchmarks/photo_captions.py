@@ -1,16 +1,19 @@
 """Measures photos-mini on real pairs of videos, and fits its confidence.
 
     python benchmarks/photo_captions.py measure out/real
+    python benchmarks/photo_captions.py page out/real docs/images/photo-captions.jpg
     python benchmarks/photo_captions.py fit out/real
 
 OUT gets the videos and the pairs (see lib/real_pairs.py). `measure` captions the second half, which
-nothing was chosen on; `fit` takes the first half, and writes cc_train/assets/photos-mini.
+nothing was chosen on, and `page` shows pairs of it, drawn by chance; `fit` takes the first half,
+and writes cc_train/assets/photos-mini.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +24,7 @@ import numpy as np
 import torch
 from lib import real_pairs
 from lib.real_pairs import LOOKS, OTHERS, RealPair
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from cc_train import Captioner, doubt
 from cc_train.captioner import Caption
@@ -32,6 +36,8 @@ from cc_train.systems.photos.captioner import PhotoCaptioner
 
 KINDS = {"add": "appeared", "drop": "disappeared", "move": "moved"}
 PICTURES = dict(zip(LOOKS, ("brighter", "darker", "black and white", "blurred"), strict=True))
+COLUMNS, SIDE, CELL = 3, (226, 170), (470, 212)  # of the page, in px
+FONT = ImageFont.load_default(13)
 SILENT = (sentences.NOTHING, doubt.EQUAL)
 
 
@@ -181,6 +187,43 @@ def measure(out: Path, half: str, run: str, comparison: str | None, wrong: bool)
             if not (one.stated or (one.type and one.pair.type == "view")):
                 chance = 100 * (one.caption.confidence or 0.0)
                 print(f"{one.pair.id} ({one.pair.video}): {one.caption.text} ({chance:.0f} %)")
+
+
+@main.command()
+@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("picture", type=click.Path(path_type=Path))
+@click.option("--pairs", "count", default=24, show_default=True)
+@click.option("--seed", default=0, show_default=True)
+@click.option("--run", default="photos-mini", show_default=True)
+def page(out: Path, picture: Path, count: int, seed: int, run: str) -> None:
+    """Draws pairs of the second half of the surveillance video, with their captions, as a JPEG."""
+    torch.set_num_threads(1)
+    real_pairs.fetch(out)
+    captioner = Captioner.from_pretrained(run, device="cpu")
+    listed = [pair for pair in real_pairs.listed()
+              if (pair.half, pair.video) == ("second", real_pairs.SURVEILLANCE)]  # fmt: skip
+    drawn = random.Random(seed).sample(listed, count)
+    rows = -(-count // COLUMNS)
+    sheet = Image.new("RGB", (COLUMNS * CELL[0], rows * CELL[1]), "white")
+    for place, (pair, before, after) in enumerate(real_pairs.cut(out, drawn)):
+        left, top = CELL[0] * (place % COLUMNS), CELL[1] * (place // COLUMNS)
+        one = judge(pair, captioner([(before, after)])[0])
+        for side, path in enumerate((before, after)):
+            image = ImageOps.pad(Image.open(path).convert("RGB"), SIDE, color="white")
+            sheet.paste(image, (left + side * (SIDE[0] + 4), top))
+        right = one.type if pair.type == "view" else one.stated
+        chance = f"{100 * (one.caption.confidence or 0.0):.0f} %"
+        write = ImageDraw.Draw(sheet).text
+        write((left, top + SIDE[1] + 2), one.caption.text, "#146c2e" if right else "#b3261e", FONT)
+        write((left, top + SIDE[1] + 18), f"{chance}; truth: {_truth(pair)}", "#555555", FONT)
+    sheet.save(picture, quality=80, optimize=True)
+
+
+def _truth(pair: RealPair) -> str:
+    """What happened, in words."""
+    if pair.type in KINDS:
+        return f"a {pair.label} {KINDS[pair.type]}"
+    return {"none": "unchanged", "view": "the camera turned"}.get(pair.type) or PICTURES[pair.type]
 
 
 @main.command()
