@@ -450,7 +450,7 @@ def imagine(**options: Any) -> None:
 @click.option(
     "--examples",
     metavar="FILE|DIR",
-    help="Pairs that the page offers; default: six rendered pairs of the package.",
+    help="Pairs that the page offers; default: six pairs of the package.",
 )
 @click.option(
     "--collect", metavar="DIR", help="Store the captions that are entered in this folder."

@@ -24,6 +24,7 @@ from cc_train.serve.collection import Collection
 from cc_train.serve.connections import MAX_HEADER_BYTES, Connection
 from cc_train.serve.waiting import Pair
 from cc_train.sharing import hub
+from cc_train.systems.photos.captioner import PhotoCaptioner
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{16,1000}")  # what a header of RFC 6750 can carry
@@ -158,14 +159,17 @@ def make(
         chat: Captions in place of `run`.
         fetch: Whether images of the lists may be at addresses, which the server then asks for them.
     """
-    offered = _listed(Path(examples) if examples else shipped_examples(), fetch)
+    of_user = None if examples is None else _listed(Path(examples), fetch)
     queue = [] if pairs is None else _listed(Path(pairs), fetch)
     collection = None if collect is None else Collection(Path(collect))
     service: Service
     if chat is not None:
-        service = ChatService(chat)
+        service, photographs = ChatService(chat), True
     else:
-        service = CaptionService(Captioner.from_pretrained(run, device=device), hub.name_of(run))
+        captioner = Captioner.from_pretrained(run, device=device)
+        service = CaptionService(captioner, hub.name_of(run))
+        photographs = isinstance(captioner.model, PhotoCaptioner)
+    offered = _listed(shipped_examples(photographs), fetch) if of_user is None else of_user
     return Server(service, offered, queue, collection, host, port, token)
 
 
@@ -181,6 +185,11 @@ def _listed(path: Path, fetch: bool) -> list[Pair]:
     return pairs
 
 
-def shipped_examples() -> Path:
-    """The folder with pairs that come with the package: rendered scenes, NAME_before.jpg, …"""
-    return Path(str(resources.files("cc_train.serve") / "examples"))
+def shipped_examples(photographs: bool = False) -> Path:
+    """The folder with pairs that come with the package, NAME_before.jpg, NAME_after.jpg, …
+
+    Args:
+        photographs: Of a yard, from the video vtest.avi of OpenCV, in place of rendered scenes.
+    """
+    folder = "photographs" if photographs else "examples"
+    return Path(str(resources.files("cc_train.serve") / folder))

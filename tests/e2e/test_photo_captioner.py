@@ -12,7 +12,9 @@ import pytest
 
 from cc_prep.storage import sha256
 from cc_train import Captioner
+from cc_train.data.pair_lists import read_pairs
 from cc_train.runs import run_folder
+from cc_train.serve.server import make, shipped_examples
 from tests.commands import cc_train
 from tests.conftest import ROOT
 
@@ -78,3 +80,20 @@ def test_the_command_says_it_as_json(run: str, exported: Path, tmp_path: Path) -
         for end in {"before", "after"} & change.keys():
             assert len(change[end]) == 4
             assert all(0 <= edge <= 1 for edge in change[end])
+
+
+def test_the_page_of_photographs_offers_photographs() -> None:
+    """Keeps away: spheres and cubes as the examples of a captioner that knows none."""
+    captioner = Captioner.from_pretrained("photos-mini", device="cpu")
+    pairs = list(read_pairs(shipped_examples(photographs=True)))
+    assert [str(one) for one in captioner([(Path(b), Path(a)) for b, a in pairs])] == [
+        "a person appeared at the top left",
+        "a person disappeared on the left",
+        "a person moved from the top left to the top right",
+        "nothing changed",
+        "the picture became darker",
+        "not sure: the two images seem to show different views",
+    ]
+    with make("photos-mini", host="127.0.0.1", port=0, examples=None, pairs=None, collect=None,
+              fetch=False, device="cpu") as server:  # fmt: skip
+        assert server.application.lists["examples"] == pairs
