@@ -61,7 +61,7 @@ def _protocols() -> Iterator[str]:
         "captions were not available to us, the references themselves are not checked, but their",
         "number and the pairs are; the digest of the references is in the signature.",
         "",
-        "A run that chose its checkpoint on the very pairs that are scored is refused. Each",
+        "A run that chose its checkpoint on exactly the set of pairs that is scored is refused. Each",
         f"protocol has a second name for it, such as `spot-single{protocols.CHOSEN_ON_TEST}`, and",
         "such scores do not compare with others.",
         "",

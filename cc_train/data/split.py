@@ -133,7 +133,7 @@ def captioned(
 
 def is_validated_on(settings: Mapping[str, Any], entries: Sequence[Entry]) -> bool:
     """Whether a run chose its checkpoint on these samples, or on those that `validation_split`
-    draws of them, as far as its settings say it.
+    draws of them. The run's settings hold one digest: only exactly the same set is noticed.
     """
     samples, limits = settings.get("samples"), settings.get("validation_split")
     if not isinstance(samples, Mapping) or not isinstance(limits, Mapping):
