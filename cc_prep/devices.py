@@ -24,8 +24,8 @@ def keep_freed_memory() -> None:
     """For the rest of the process, keeps what is freed.
 
     Otherwise every large tensor goes back to the kernel, and the next one's pages are faulted in
-    and cleared again: a seventh of a network's time (docs/performance.md). Does nothing where the C
-    library is another.
+    and cleared again: a seventh of a network's time (benchmarks/results/notes/performance.md). Does
+    nothing where the C library is another.
     """
     if sys.platform != "linux":
         return

@@ -1,6 +1,8 @@
 """Runs planned shards on Ray Data: one shard is one row, one block, one call of a worker.
 
-Ray's own checkpointing, error skipping and block splitting are not used; see docs/ray.md for why.
+Ray's own writing of tars and checkpointing are not used, since they leave truncated tars under
+their final names and lose or duplicate samples; nor is its skipping of errors, which drops whole
+blocks.
 The plan, atomic shards and their done files make a run resumable and exact.
 """
 

@@ -1,7 +1,8 @@
 """What makes networks faster on a CPU: images side by side, other products, other attention.
 
 Results differ from torch's own by what float32 sums round. On another device, in other kinds of
-numbers, or where torch lacks a kernel, each of these is torch's own (docs/performance.md).
+numbers, or where torch lacks a kernel, each of these is torch's own. Figures:
+benchmarks/results/notes/performance.md.
 """
 
 from __future__ import annotations
