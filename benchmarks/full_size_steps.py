@@ -2,9 +2,9 @@
 
     python benchmarks/full_size_steps.py [--folder out/hours] [--steps 20] [MANIFEST…]
 
-One process, micro-batches of few items, miniature shards of noise at 224 px and random weights (those
-of `training_hours.py`). Nothing is learned: what is shown is that each training starts, takes its
-steps with finite losses, and stores a checkpoint. Takes an hour of a core, and 8 GB.
+One process, micro-batches of few items, miniature shards of noise at 224 px and random weights
+(those of `training_hours.py`). Nothing is learned: what is shown is that each training starts, takes
+its steps with finite losses, and stores a checkpoint. Takes an hour of a core, and 8 GB.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ ITEMS = {"stage1": 1, "stage2": 1, "scorer": 3}  # SCORER contrasts the pairs of
 def main(manifests: tuple[str, ...], folder: Path, steps: int) -> None:
     """Prints a row for each training."""
     vqgan, backbone = training_hours.weights(folder)
-    print("| manifest | training | items | steps | first loss | last loss | seconds a step |")
-    print("|---|---|---|---|---|---|---|")
+    print("| manifest | training | items | steps | first loss | last loss |")
+    print("|---|---|---|---|---|---|")
     for manifest in manifests or training_hours.MANIFESTS:
         kinds = ("change", "no_change") if manifest.endswith("_clevr") else ("change",)
         trained = manifest_files.load(manifest).train
@@ -42,8 +42,10 @@ def main(manifests: tuple[str, ...], folder: Path, steps: int) -> None:
             shutil.rmtree(out, ignore_errors=True)
             shards = training_hours.write(folder, kinds, scored=system != "scorer")
             frozen = f"backbone_weights={backbone}" if system == "scorer" else f"vqgan={vqgan}"
-            settings = [frozen, f"loop.batch_size={ITEMS[system]}", "loop.global_batch_size=null",
-                        "loop.log_every=1", "validation_split=null", "min_word_count=1"]  # fmt: skip
+            settings = [
+                frozen, f"loop.batch_size={ITEMS[system]}", "loop.global_batch_size=null",
+                "loop.log_every=1", "validation_split=null", "min_word_count=1",
+            ]  # fmt: skip
             more = ["--init", str(out.parent / f"{Path(manifest).name}-stage1")]
             train(
                 system, "--config", manifest, "--out", str(out), "--shards", shards,
@@ -55,7 +57,7 @@ def main(manifests: tuple[str, ...], folder: Path, steps: int) -> None:
             assert len(losses) == steps
             assert all(map(math.isfinite, losses)), losses
             print(f"| `{manifest}` | {system} | {ITEMS[system]} | {steps} | {losses[0]:.4g} "
-                  f"| {losses[-1]:.4g} | |", flush=True)  # fmt: skip
+                  f"| {losses[-1]:.4g} |", flush=True)  # fmt: skip
 
 
 def train(*arguments: str) -> None:
