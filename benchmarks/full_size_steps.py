@@ -3,8 +3,8 @@
     python benchmarks/full_size_steps.py [--folder out/hours] [--steps 20] [MANIFEST…]
 
 One process, micro-batches of few items, miniature shards of noise at 224 px and random weights
-(those of `training_hours.py`). Nothing is learned: what is shown is that each training starts, takes
-its steps with finite losses, and stores a checkpoint. Takes an hour of a core, and 8 GB.
+(those of `training_hours.py`). Nothing is learned: what is shown is that each training starts,
+takes its steps with finite losses, and stores a checkpoint. Takes an hour of a core, and 8 GB.
 """
 
 from __future__ import annotations
