@@ -309,6 +309,9 @@ def _remedy_of_folders(root: str, images: dict[str, set[str]]) -> str | None:
     )
     if not couples or not images[couples[0][0]] & images[couples[0][1]]:
         return None
+    shared = {name.lower() for name in images[couples[0][0]] & images[couples[0][1]]}
+    if any(set(map(str.lower, sides)) <= shared for sides in folders.SIDES):
+        return "If each folder holds one pair, name the pairs in a table: pairs.csv"
     first, second = sorted(couples[0], key=lambda name: name.lower() in ("after", "b"))
     return (
         f"If {first} holds the images before and {second} those after, rename them to before and "

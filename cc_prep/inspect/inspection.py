@@ -358,7 +358,7 @@ def _caption_faults(pairs: list[ImagePair]) -> Iterable[str]:
         return
     for pair in pairs:
         if not pair.captions:
-            yield f"{pair.name}: no captions"
+            yield f"{pair.name}: no captions. An unchanged pair needs one too: nothing has changed"
         empty = sum(not caption.strip() for caption in pair.captions)
         if empty:
             yield f"{pair.name}: {empty} empty captions"

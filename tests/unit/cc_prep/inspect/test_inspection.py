@@ -47,7 +47,7 @@ def test_every_fault_is_named(synth_root: Path, tmp_path: Path) -> None:
     for part in (
         "missing image: " + str(root / "images/CLEVR_default_000000.png"),
         "unreadable image: " + str(root / "sc_images/CLEVR_semantic_000001.png"),
-        "2 (train): no captions",
+        "2 (train): no captions. An unchanged pair needs one too: nothing has changed",
         "3 (train): 2 empty captions",
         "nothing for index 4",
     ):
