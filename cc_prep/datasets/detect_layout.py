@@ -271,7 +271,9 @@ def _unknown(root: str, parts: dict[str, dict[str, bool]], nearly: list[Proposal
         )
     images = {name: _images(storage.join(root, name)) for name in inner[:MAX_LISTED]}
     listed = [f"{name}/ ({_content(root, name, stems)})" for name, stems in images.items()]
-    contents = ", ".join([*listed, *files][:MAX_LISTED]) or "nothing"
+    if len(inner) > MAX_LISTED:
+        listed.append(f"{counted(len(inner) - MAX_LISTED, 'other folder')}")
+    contents = ", ".join([*listed, *files[:MAX_LISTED]]) or "nothing"
     return UserError(
         f"{root}: no known layout; {contents} in it", _remedy_of_folders(root, images) or OWN_TABLE
     )
@@ -311,7 +313,7 @@ def _remedy_of_folders(root: str, images: dict[str, set[str]]) -> str | None:
         return None
     shared = {name.lower() for name in images[couples[0][0]] & images[couples[0][1]]}
     if any(set(map(str.lower, sides)) <= shared for sides in folders.SIDES):
-        return "If each folder holds one pair, name the pairs in a table: pairs.csv"
+        return "If each folder holds one pair, name them in a table, pairs.csv"
     first, second = sorted(couples[0], key=lambda name: name.lower() in ("after", "b"))
     return (
         f"If {first} holds the images before and {second} those after, rename them to before and "

@@ -15,16 +15,17 @@ import uvicorn
 
 from cc_prep import storage
 from cc_prep.errors import UserError
+from cc_train import systems
 from cc_train.baselines.captioner import ChatCaptioner
 from cc_train.data.pair_lists import read_pairs
 from cc_train.pretrained import Captioner
+from cc_train.runs import stored_run
 from cc_train.serve.application import Application
 from cc_train.serve.captions import CaptionService, ChatService, Service
 from cc_train.serve.collection import Collection
 from cc_train.serve.connections import MAX_HEADER_BYTES, Connection
 from cc_train.serve.waiting import Pair
 from cc_train.sharing import hub
-from cc_train.systems.photos.captioner import PhotoCaptioner
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{16,1000}")  # what a header of RFC 6750 can carry
@@ -168,7 +169,7 @@ def make(
     else:
         captioner = Captioner.from_pretrained(run, device=device)
         service = CaptionService(captioner, hub.name_of(run))
-        photographs = isinstance(captioner.model, PhotoCaptioner)
+        photographs = systems.get(stored_run.system_of(captioner.folder)).photographs
     offered = _listed(shipped_examples(photographs), fetch) if of_user is None else of_user
     return Server(service, offered, queue, collection, host, port, token)
 

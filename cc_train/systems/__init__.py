@@ -43,6 +43,7 @@ class System:
         masks: Whether it predicts change masks.
         dry_run: The module whose `dry_run(settings)` estimates the cost of a training, as text.
         trains: Whether a command trains it.
+        photographs: Whether it captions photographs alone, so that its page offers some.
     """
 
     name: str
@@ -57,6 +58,7 @@ class System:
     masks: bool = False
     dry_run: str = ""
     trains: bool = True
+    photographs: bool = False
 
 
 _SYSTEMS: dict[str, System] = {}
@@ -265,5 +267,6 @@ register(
         "A captioner of photographs, which comes with the package as photos-mini.",
         masks=True,
         trains=False,
+        photographs=True,
     )
 )

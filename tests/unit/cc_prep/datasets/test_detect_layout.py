@@ -239,11 +239,13 @@ def test_folders_that_are_called_otherwise_are_named(
 
 def test_a_folder_for_each_pair_becomes_a_table(tmp_path: Path) -> None:
     """Keeps away: the advice that one pair's folder is "before" and another's "after"."""
-    for folder in ("plot1", "plot2"):
+    for number in range(10):
         for side in ("before", "After"):
-            image(tmp_path / folder / f"{side}.png")
-    with pytest.raises(UserError, match="If each folder holds one pair, name the pairs in a table"):
+            image(tmp_path / f"plot{number}" / f"{side}.png")
+    (tmp_path / "captions.tsv").touch()
+    with pytest.raises(UserError, match="If each folder holds one pair, name them in") as caught:
         detect_layout.recognise("mine", str(tmp_path))
+    assert "plot7/ (2 images), 2 other folders, captions.tsv in it" in str(caught.value)
 
 
 def test_a_folder_of_levir_in_small_letters_is_named(tmp_path: Path) -> None:
