@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from cc_prep import extras, storage, weights
@@ -30,6 +32,7 @@ from cc_prep.formats.base import ShardFormat
 from cc_prep.manifest import IMPORTED, NONE, TRUTH, Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 from cc_prep.steps import interpolate
+from cc_prep.steps.base import Digests
 from cc_prep.steps.build import Build
 from cc_prep.steps.changes.step import FindChanges
 from cc_prep.steps.entities import phrases
@@ -37,7 +40,7 @@ from cc_prep.steps.entities.step import TRAIN, Retrieve, VectorsOfRegions
 from cc_prep.steps.interpolate import Interpolate
 from cc_prep.steps.procap import ImportFrames, ImportScores
 from cc_prep.steps.score import Score
-from pipelines import captioning, estimates, fingerprint, job, job_weights
+from pipelines import estimates, fingerprint, job, job_weights
 from pipelines.plan import plan
 from pipelines.shards import PlannedShard
 from pipelines.state import sources
@@ -448,14 +451,27 @@ def _to_caption(request: job.Request, source: str | None) -> Inputs:
     """Pairs, for the captioner that `source` names."""
     assert source is not None
     manifest, shards = request.manifest, plan(request.manifest, request.splits, request.limit)
-    captioner = captioning.located(source)
+    captioner = _captioning().located(source)
     return Inputs(
         manifest,
         shards,
-        captioning.checked(captioner),
+        _captioning().checked(captioner),
         arguments=(captioner,),
         data=sources.of_pairs(manifest, shards),
     )
+
+
+def _caption_pairs(manifest: Manifest, digests: Digests, captioner: str, device: str) -> Any:
+    return _captioning().CaptionPairs(manifest, digests, captioner, device)
+
+
+def _captioning() -> ModuleType:
+    """What captions pairs: a module that the trainer brings, which no other job needs."""
+    found = entry_points(group="cc_prep.steps", name="caption")
+    if not found:
+        raise UserError("no captioner is installed", "Install the package again, with cc_train")
+    module: ModuleType = next(iter(found)).load()
+    return module
 
 
 def _always(count: int) -> Callable[[Manifest, ImagePair | None], int]:
@@ -523,7 +539,7 @@ JOBS = {
     ),
     "caption": Job(
         inputs=_to_caption,
-        step=captioning.CaptionPairs,
+        step=_caption_pairs,
         format=captions.FORMAT,
         settings=fingerprint.PLAN_KEYS,
         networks=("features",),

@@ -21,8 +21,6 @@ FORBIDDEN = {
     "pipelines": {"cc_train"},
     "cc_train": {"pipelines", "ray"},
 }
-# The step of `cc-prep caption`, whose workers hold a captioner.
-EXCEPT = {"pipelines/captioning.py": {"cc_train"}}
 
 
 @cache
@@ -44,17 +42,8 @@ def modules_of(path: Path) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_go_one_way(path: Path) -> None:
-    file = path.relative_to(ROOT)
-    forbidden = FORBIDDEN[file.parts[0]] - EXCEPT.get(file.as_posix(), set())
+    forbidden = FORBIDDEN[path.relative_to(ROOT).parts[0]]
     assert not {name.split(".")[0] for name in modules_of(path)} & forbidden
-
-
-@pytest.mark.parametrize("file", EXCEPT)
-def test_an_exception_imports_inside_functions_alone(file: str) -> None:
-    """Keeps away: a preparation that imports the trainer, though nothing is captioned."""
-    names = {name.split(".")[0] for name in imports_at_the_top("", ROOT / file)}
-    assert not names & EXCEPT[file]
-    assert {name.split(".")[0] for name in modules_of(ROOT / file)} >= EXCEPT[file]
 
 
 ROOMS = sorted(path.parent.name for path in (ROOT / "cc_train" / "systems").glob("*/__init__.py"))

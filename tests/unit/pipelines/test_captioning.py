@@ -11,7 +11,7 @@ import pytest
 from cc_prep import datasets, manifest
 from cc_prep.errors import StoreRefused
 from cc_prep.formats import captions, provenance, rejects
-from pipelines import captioning
+from cc_train import captioning_step
 from tests import commands
 from tests.conftest import ROOT, Command
 
@@ -100,7 +100,7 @@ def test_a_store_that_refuses_is_no_fault_of_a_pair(
 
     settings = manifest.load("own", ["layout=folders"], root=str(root))
     name = "captioner-mini"
-    step = captioning.CaptionPairs(settings, captioning.digest_of(name), name, "cpu")
+    step = captioning_step.CaptionPairs(settings, captioning_step.digest_of(name), name, "cpu")
     pairs = datasets.pairs(settings, settings.splits[0])[:1]
     monkeypatch.setattr("cc_prep.storage.read_bytes", refused)
     with pytest.raises(StoreRefused, match="expired"):

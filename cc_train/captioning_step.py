@@ -1,7 +1,7 @@
-"""The step of `cc-prep caption`: pairs → rows of captions, by a captioner of `cc_train`.
+"""The step of `cc-prep caption`: pairs → rows of captions.
 
-The one module of a job that imports the trainer, and only in a worker or to check a captioner:
-preparing data needs no captioner.
+Jobs find it by the entry point `caption` of the group `cc_prep.steps` (pyproject.toml), so that
+`pipelines` imports no trainer; it runs in their workers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cc_prep import storage
 from cc_prep.errors import Reason, RejectedPair, StoreRefused, UserError
@@ -17,9 +17,12 @@ from cc_prep.formats.captions import Row
 from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
 from cc_prep.steps.base import Digests, StagedStep, map_accepted
-
-if TYPE_CHECKING:
-    from cc_train.data.image_pairs import Sized
+from cc_train import caption_rows, loading
+from cc_train.data import image_pairs
+from cc_train.data.image_pairs import Reading, Sized
+from cc_train.pretrained import Captioner
+from cc_train.runs import stored_run
+from cc_train.sharing import hub
 
 BATCH = 32  # on a GPU
 
@@ -31,17 +34,12 @@ def located(captioner: str) -> str:
 
 def checked(captioner: str) -> dict[str, str]:
     """`digest_of` a captioner that can be loaded. Raises UserError."""
-    from cc_train import loading
-
     loading.load(captioner)
     return digest_of(captioner)
 
 
 def digest_of(captioner: str) -> dict[str, str]:
     """SHA-256 of a captioner's weights and settings by its name. Raises UserError."""
-    from cc_train.runs import stored_run
-    from cc_train.sharing import hub
-
     return {hub.name_of(captioner): stored_run.read(hub.locate(captioner)).sha256}
 
 
@@ -55,9 +53,6 @@ class CaptionPairs(StagedStep):
     """
 
     def __init__(self, manifest: Manifest, digests: Digests, captioner: str, device: str) -> None:
-        from cc_train import Captioner
-        from cc_train.data.image_pairs import Reading
-
         super().__init__(manifest, digests, device)
         self.use(manifest.features)
         if digest_of(captioner) != digests:
@@ -83,8 +78,6 @@ class CaptionPairs(StagedStep):
 
     def encode(self, pairs: Sequence[ImagePair], computed: Sequence[Any]) -> list[Any]:
         """The rows without their keys."""
-        from cc_train import caption_rows
-
         classes = self.captioner.inputs.mask_classes
 
         def row(caption: Any, pair: ImagePair) -> Row:
@@ -95,8 +88,6 @@ class CaptionPairs(StagedStep):
         return map_accepted(row, computed, pairs)
 
     def _read(self, pair: ImagePair) -> Sized | RejectedPair:
-        from cc_train.data import image_pairs
-
         root = self.manifest.root
         images = (storage.resolve(root, pair.before), storage.resolve(root, pair.after))
         try:
