@@ -36,6 +36,7 @@ def test_a_ray_that_does_not_start_is_said(
     def init(**options: Any) -> NoReturn:
         assert os.fstat(2).st_ino != before, "Ray's own output goes to the log"
         assert os.environ["MALLOC_ARENA_MAX"] == "1", "its workers' memory grows by an arena each"
+        assert os.environ[engine.NICENESS] == "0", "they stand still beside other work"
         raise error
 
     before = os.fstat(2).st_ino
