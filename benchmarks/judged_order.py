@@ -123,11 +123,9 @@ def row(name: str, scores: evaluation.Evaluation, items: list[Item]) -> str:
     """A system's figures, by the truth and by the judge."""
     assert scores.rendered is not None
     assert scores.judged is not None
-    exact = scores.rendered.scores.exact_total.share
-    total = scores.judged.groups["total"]
-    figures = [
-        total[key]["value"] for key in ("F1", "specificity", "reversibility") if key in total
-    ]
+    exact = scores.rendered.scores.shares["exact"].share
+    total = scores.judged.scores.groups["total"]
+    figures = [total[key].value for key in ("F1", "specificity", "reversibility") if key in total]
     alike = [
         said == scores.rendered.verdicts[item.id].exact
         for item in items

@@ -463,10 +463,10 @@ def evaluate_masks(
         path = str(Path(out) / evaluation.SCORES)
         if storage.exists(path) and not _holds_masks_alone(path):
             raise UserError(f"{path}: not the scores of masks", "Give another --out")
-    figures = files.score(predictions, references, classes).to_json()
+    scores = files.score(predictions, references, classes)
     if path is not None:
-        storage.write_json(path, {"masks": figures})
-    echo(json.dumps(figures, indent=2) if as_json else segmentation.table(figures))
+        storage.write_json(path, {"masks": scores.to_json()})
+    echo(json.dumps(scores.to_json(), indent=2) if as_json else segmentation.table(scores))
 
 
 def _holds_masks_alone(path: str) -> bool:
@@ -554,7 +554,7 @@ def judge_check(
         threads=bench.threads,
         seed=bench.protocol.seed,
     )
-    echo(json.dumps(result, indent=2) if as_json else check.table(result))
+    echo(json.dumps(result.to_json(), indent=2) if as_json else check.table(result))
     echo(f"files: {out}", err=True)
 
 

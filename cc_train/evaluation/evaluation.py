@@ -36,18 +36,24 @@ from cc_train.evaluation import signature
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.captions.coco import CHANGE, STILL, Item
 from cc_train.evaluation.captions.metrics import Scores
+from cc_train.evaluation.evaluation_files import (
+    TOTAL,
+    Faithfulness,
+    Group,
+    MaskScores,
+    NoneSwapped,
+    ScoredPair,
+    ScoresFile,
+    Swapped,
+)
 from cc_train.evaluation.signature import Signature
 
 if TYPE_CHECKING:
     from cc_train.evaluation.captions.learned import Measure
     from cc_train.evaluation.captions.sentence_matching import SentenceScores
-    from cc_train.evaluation.judging.scores import Judged
-    from cc_train.evaluation.masks.segmentation import MaskScores
+    from cc_train.evaluation.judging.scores import JudgedScores
     from cc_train.evaluation.rendered.fact_scores import RenderedScores
-    from cc_train.evaluation.rendered.faithfulness import Faithfulness
 
-TOTAL = "total"
-WITHOUT_BLANKS, WITHOUT_WORDS = "without_blanks", "without_words"
 SCORES, ITEMS, TABLE = "scores.json", "items.jsonl", "table.md"
 FILES = (SCORES, ITEMS, TABLE, coco.PREDICTIONS, coco.REFERENCES, *coco.SCORER_FILES)
 OF_CHOICE = (
@@ -89,10 +95,10 @@ class Evaluation:
     signature: Signature
     groups: dict[str, Scores] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    swapped: dict[str, Any] | None = None
+    swapped: Swapped | NoneSwapped | None = None
     sentences: SentenceScores | None = None
     swapped_captions: Mapping[str, str] | None = field(default=None, repr=False)
-    judged: Judged | None = None
+    judged: JudgedScores | None = None
     rendered: RenderedScores | None = None
     masks: MaskScores | None = None
     faithfulness: Faithfulness | None = None
@@ -105,40 +111,39 @@ class Evaluation:
     without_blanks: str = ""
     without_words: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def scores_file(self) -> ScoresFile:
         """The content of scores.json."""
-        figures: dict[str, Any] = {}
-        if self.rendered is not None:
-            figures["facts"] = self.rendered.scores.to_json()
-        figures["groups"] = {
-            name: {"pairs": self.counts[name], **scores.corpus}
+        groups = {
+            name: Group(pairs=self.counts[name], **scores.corpus)
             for name, scores in self.groups.items()
         }
-        if self.sentences is not None:
-            figures["sentences"] = self.sentences.to_json()
-        if self.judged is not None:
-            figures["judged"] = self.judged.to_json()
-        if self.masks is not None:
-            figures["masks"] = self.masks.to_json()
-        if self.faithfulness is not None:
-            figures["faithfulness"] = self.faithfulness.to_json()
-        if self.without_blanks:
-            figures[WITHOUT_BLANKS] = self.without_blanks
-        if self.without_words:
-            figures[WITHOUT_WORDS] = self.without_words
-        figures["left_out"] = self.groups[TOTAL].left_out
-        figures["conventions"] = metrics.conventions(self.signature.words)
-        figures["signature"] = self.signature.line
-        figures["swapped"] = self.swapped
+        parts = {
+            "facts": self.rendered and self.rendered.scores,
+            "groups": groups,
+            "sentences": self.sentences and self.sentences.to_json(),
+            "judged": self.judged and self.judged.scores,
+            "masks": self.masks,
+            "faithfulness": self.faithfulness,
+            "without_blanks": self.without_blanks or None,
+            "without_words": self.without_words or None,
+            "decode": None if self.decode == "best" else self.decode,
+            "trained_on": self.trained_on or None,
+            "chosen_on": self.chosen_on or None,
+        }
+        known: dict[str, Any] = {name: part for name, part in parts.items() if part is not None}
         if self.beams is not None:
-            figures |= {"step": self.step, "weights": self.weights, "beams": self.beams}
-        if self.decode not in (None, "best"):
-            figures["decode"] = self.decode
-        if self.trained_on:
-            figures["trained_on"] = self.trained_on
-        if self.chosen_on:
-            figures["chosen_on"] = True
-        return figures
+            known |= {"step": self.step, "weights": self.weights, "beams": self.beams}
+        return ScoresFile(
+            **known,
+            left_out=self.groups[TOTAL].left_out,
+            conventions=metrics.conventions(self.signature.words),
+            signature=self.signature.line,
+            swapped=self.swapped,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of scores.json, as JSON."""
+        return self.scores_file().to_json()
 
 
 def evaluate(
@@ -220,34 +225,25 @@ def swap_check(
     in_order: Mapping[str, str],
     swapped: Mapping[str, str],
     words: Words = "treebank",
-) -> dict[str, Any]:
+) -> Swapped | NoneSwapped:
     """How the captions of changed pairs react when before and after are swapped.
-
-    It is empty if no pair is changed.
 
     Args:
         in_order, swapped: Captions by the items' ids.
         words: How they are split into words.
-
-    Returns:
-        The result holds `pairs`, their number; `same`, the share (0 to 1) of captions that stay
-            word for word, though an added object should now be removed; and CIDEr, × 100, of both
-            against the references of the true order, which should fall.
     """
     changed = [item for item in items if item.is_changed]
     if not changed:
-        return {}
+        return NoneSwapped()
     references = {item.id: item.references for item in changed}
     same = [in_order[item.id] == swapped[item.id] for item in changed]
-    both = (
+    cider, cider_swapped = (
         metrics.corpus_cider(references, {item.id: captions[item.id] for item in changed}, words)
         for captions in (in_order, swapped)
     )
-    return {
-        "pairs": len(changed),
-        "same": sum(same) / len(same),
-        **dict(zip(("CIDEr", "CIDEr of the swapped"), both, strict=True)),
-    }
+    return Swapped(
+        pairs=len(changed), same=sum(same) / len(same), cider=cider, cider_swapped=cider_swapped
+    )
 
 
 def make_folder(out: Path) -> None:
@@ -283,20 +279,9 @@ def write(
     Args:
         uncaptioned: Pairs without references, which references.json then lists.
     """
-    item_scores = result.groups[TOTAL].items
     lines = [
         json.dumps(
-            {
-                "id": item.id,
-                "image_id": item.name,
-                **item.own,
-                "caption": predictions[item.id],
-                "references": item.references,
-                "groups": item.groups,
-                "scores": {name: round(value, 4) for name, value in item_scores[item.id].items()},
-                **_facts(item, result),
-                **_judged(item, result),
-            },
+            _scored(item, predictions[item.id], result).to_json(),
             ensure_ascii=False,
         )
         for item in items
@@ -309,22 +294,28 @@ def write(
     storage.write_json(str(out / SCORES), result.to_json())
 
 
-def _judged(item: Item, result: Evaluation) -> dict[str, Any]:
-    """The entries of items.jsonl about what a judge said of an item."""
-    if result.judged is None or item.name not in result.judged.pairs:
-        return {}
-    swapped = {} if result.swapped_captions is None else result.swapped_captions
-    shown = {"swapped": swapped[item.id]} if item.id in swapped else {}
-    return {**shown, "judged": result.judged.pairs[item.name]}
-
-
-def _facts(item: Item, result: Evaluation) -> dict[str, Any]:
-    """The entries of items.jsonl about an item's facts."""
-    if item.facts is None or result.rendered is None:
-        return {}
-    verdict = result.rendered.verdicts[item.id]
-    judged = {"facts": item.facts.to_json(), "outcomes": verdict.outcomes, "exact": verdict.exact}
-    return judged | ({"changes": verdict.changes.to_json()} if item.facts.several else {})
+def _scored(item: Item, caption: str, result: Evaluation) -> ScoredPair:
+    """The line of items.jsonl of an item."""
+    scores = result.groups[TOTAL].items[item.id]
+    known: dict[str, Any] = {**item.own}
+    if item.facts is not None and result.rendered is not None:
+        verdict = result.rendered.verdicts[item.id]
+        known |= {"facts": item.facts, "outcomes": verdict.outcomes, "exact": verdict.exact}
+        if item.facts.several:
+            known["changes"] = verdict.changes.to_json()
+    if result.judged is not None and item.name in result.judged.pairs:
+        if result.swapped_captions is not None and item.id in result.swapped_captions:
+            known["swapped"] = result.swapped_captions[item.id]
+        known["judged"] = result.judged.pairs[item.name]
+    return ScoredPair(
+        id=item.id,
+        image_id=item.name,
+        caption=caption,
+        references=list(item.references),
+        groups=list(item.groups),
+        scores={name: round(value, 4) for name, value in scores.items()},
+        **known,
+    )
 
 
 def of_training(count: int, pairs: int) -> str:
@@ -338,15 +329,15 @@ def of_training(count: int, pairs: int) -> str:
     )
 
 
-def notes(scores: Mapping[str, Any]) -> list[str]:
-    """What to know about scores, which are as `Evaluation.to_json` gives them.
+def notes(scores: ScoresFile) -> list[str]:
+    """What to know about scores.
 
     Where captions are split wrongly, that is why CIDEr is 0; else it is explained where it is 0 in
     one of the groups.
     """
-    no_cider = any(figures.get("CIDEr") == 0 for figures in scores["groups"].values())
-    why = scores.get(WITHOUT_BLANKS) or (NO_CIDER if no_cider else "")
-    return [str(one) for one in (why, scores.get(WITHOUT_WORDS)) if one]
+    no_cider = any(group.figures.get("CIDEr") == 0 for group in scores.groups.values())
+    why = scores.without_blanks or (NO_CIDER if no_cider else "")
+    return [one for one in (why, scores.without_words) if one]
 
 
 def _without_words(references: Mapping[str, Sequence[str]], names: Mapping[str, str]) -> str:
@@ -368,7 +359,7 @@ def table(result: Evaluation) -> str:
     names = list(result.groups[TOTAL].corpus)
     lines = []
     if result.rendered is not None:
-        lines.append(result.rendered.scores.table(result.counts[TOTAL]))
+        lines.append(result.rendered.table(result.counts[TOTAL]))
     lines += ["| | pairs | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
     for group, scores in result.groups.items():
         values = " | ".join(f"{scores.corpus[name]:.2f}" for name in names)
@@ -378,18 +369,22 @@ def table(result: Evaluation) -> str:
     if result.judged is not None:
         lines.append(f"\n{result.judged.table()}".rstrip())
     if result.masks is not None:
-        lines.append(f"\n{result.masks.table()}".rstrip())
+        from cc_train.evaluation.masks import segmentation
+
+        lines.append(f"\n{segmentation.table(result.masks)}".rstrip())
     if result.faithfulness is not None:
-        lines.append(f"\n{result.faithfulness.table()}".rstrip())
-    lines += [f"\n{note}" for note in notes(result.to_json())]
+        from cc_train.evaluation.rendered import faithfulness
+
+        lines.append(f"\n{faithfulness.table(result.faithfulness)}".rstrip())
+    lines += [f"\n{note}" for note in notes(result.scores_file())]
     for name, reason in result.groups[TOTAL].left_out.items():
         lines.append(f"\n{name} is left out: {reason}.")
     if result.swapped:
         swapped = result.swapped
         lines.append(
-            f"\nSwapped, (after, before): {100 * swapped['same']:.1f} % of the captions of changed "
-            f"pairs stay the same; CIDEr {swapped['CIDEr']:.2f} in order, "
-            f"{swapped['CIDEr of the swapped']:.2f} swapped."
+            f"\nSwapped, (after, before): {100 * swapped.same:.1f} % of the captions of changed "
+            f"pairs stay the same; CIDEr {swapped.cider:.2f} in order, "
+            f"{swapped.cider_swapped:.2f} swapped."
         )
     if result.trained_on:
         lines.append(f"\n{of_training(result.trained_on, result.counts[TOTAL])}")

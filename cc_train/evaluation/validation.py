@@ -19,10 +19,8 @@ from cc_train.data.shard_index import Entry
 from cc_train.distributed import ALONE, Ranks
 from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.masks.samples import SampleMasks
-from cc_train.evaluation.masks.segmentation import MIOU_CHANGE
 from cc_train.evaluation.predict import check, predict
 from cc_train.evaluation.rendered import fact_scores
-from cc_train.evaluation.rendered.change_scores import Matched
 from cc_train.evaluation.unreadable import Unreadable
 from cc_train.runs.checkpoints import Criterion
 
@@ -137,7 +135,7 @@ class Validation:
         first, *others = counters
         for other in others:
             first.matrix += other.matrix
-        value = first.scores.to_json()[MIOU_CHANGE]
+        value = first.scores.miou_change
         return {} if value is None else {"mIoU_change": value}
 
     def _right(self, captions: Mapping[str, str]) -> dict[str, float]:
@@ -146,11 +144,11 @@ class Validation:
             for key, facts in self.facts.items()
             if key in captions
         )
-        apart = scores.told_apart
-        shares = {fact: share.share for fact, share in scores.facts.items()}
-        shares |= {"exact": scores.exact_total.share} if scores.exact_total.pairs else {}
-        shares |= {"told_apart": apart[0]} if apart else {}
-        shares |= {"f1": sum(scores.changes, Matched(0, 0, 0)).f1} if scores.changes else {}
+        names = zip((*fact_scores.FACTS, fact_scores.EXACT), fact_scores.SHARES, strict=True)
+        known = fact_scores.rows(scores)
+        shares = {fact: known[name].share for fact, name in names if name in known}
+        shares |= {"told_apart": scores.told_apart.share} if scores.told_apart else {}
+        shares |= {"f1": scores.changes["F1"]} if scores.changes else {}
         return {f"right_{name}": 100 * share for name, share in shares.items()}
 
 

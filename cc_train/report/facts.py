@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from cc_prep.composites import reading
 from cc_prep.records import Facts
 from cc_prep.synth.parsing import FEATURES, NEW, SEVERAL, TYPE, UNCHANGED, Claims, Mark
-from cc_train.evaluation.rendered import change_scores
+from cc_train.evaluation.evaluation_files import FactScores, Interval, Share
+from cc_train.evaluation.rendered import change_scores, fact_scores
 from cc_train.evaluation.rendered.fact_scores import (
     EXACT,
     FACTS,
@@ -159,9 +159,9 @@ def unsaid(caption: str, facts: Facts) -> list[str]:
     return [TITLES.get(f, f) for f in FACTS if f in truth and claims.value(f) is None]
 
 
-def tables(scores: Mapping[str, Any]) -> Tables:
-    """The tables of what scores.json holds of facts."""
-    table, exact = scores["confusion"], scores["exact by type"]
+def tables(scores: FactScores) -> Tables:
+    """The tables of what captions are right about."""
+    table, exact = scores.confusion, scores.exact_by_type
     claimed = claimed_types(table)
     lines = []
     for kind in (name for name in TYPES if name in table):
@@ -172,20 +172,18 @@ def tables(scores: Mapping[str, Any]) -> Tables:
     return Tables(_rows(scores), claimed, lines)
 
 
-def _rows(scores: Mapping[str, Any]) -> list[Row]:
-    apart = scores[TOLD_APART]
-    first = [] if not apart else [_row(TOLD_APART, apart)]
-    shares = {name: scores[name] for name in ("changed pairs", "unchanged pairs")}
-    order = [*(TITLES.get(fact, fact) for fact in FACTS), EXACT]
-    shares |= {name: scores["shares"][name] for name in order if name in scores["shares"]}
-    return first + [_row(name, share) for name, share in shares.items() if share["pairs"]]
+def _rows(scores: FactScores) -> list[Row]:
+    apart = scores.told_apart
+    first = [Row(TOLD_APART, *_percent(apart))] if apart else []
+    return first + [_row(name, share) for name, share in fact_scores.rows(scores).items()]
 
 
-def _row(name: str, share: Mapping[str, float]) -> Row:
-    percent, low, high = (100 * share[key] for key in ("share", "low", "high"))
-    if "pairs" not in share:
-        return Row(name, percent, low, high)
-    right, wrong = int(share["right"]), int(share["wrong"])
-    if_said = 100 * right / (right + wrong) if right + wrong and name != EXACT else None
-    counts = (right, wrong, int(share["not said"]), int(share["pairs"]))
-    return Row(name, percent, low, high, if_said, counts)
+def _row(name: str, share: Share) -> Row:
+    said = share.right + share.wrong
+    if_said = 100 * share.right / said if said and name != EXACT else None
+    counts = (share.right, share.wrong, share.not_said, share.pairs)
+    return Row(name, *_percent(share), if_said, counts)
+
+
+def _percent(one: Interval) -> tuple[float, float, float]:
+    return 100 * one.share, 100 * one.low, 100 * one.high

@@ -22,6 +22,7 @@ from cc_train import systems
 from cc_train.data import shard_index
 from cc_train.evaluation import evaluation, evaluation_files
 from cc_train.evaluation.captions import metrics
+from cc_train.evaluation.evaluation_files import TOTAL, ScoredPair, ScoresFile
 from cc_train.evaluation.masks import segmentation
 from cc_train.evaluation.rendered import faithfulness
 from cc_train.report import curves, facts, legend
@@ -122,11 +123,11 @@ def write(
             height=curves.HEIGHT,
             pictures=pictures,
             pictures_show=systems.get(str(settings.get("system"))).pictures if pictures else "",
-            facts=facts.tables(scores["facts"]) if scores and scores.get("facts") else None,
+            facts=facts.tables(scores.facts) if scores and scores.facts else None,
             scores=scores,
-            **_masks(scores or {}),
-            measures=[m for m in metrics.SHOWN if scores and m in scores["groups"]["total"]],
-            ranked=evaluation.ranked(scores["groups"]) if scores else [],
+            **(_masks(scores) if scores else {}),
+            measures=[m for m in metrics.SHOWN if scores and m in scores.groups[TOTAL].figures],
+            ranked=evaluation.ranked(scores.groups) if scores else [],
             score_notes=evaluation.notes(scores) if scores else [],
             groups=groups,
             notes=[*_of_other_weights(folder, scores), *notes],
@@ -142,20 +143,19 @@ def write(
     return target
 
 
-def _of_other_weights(folder: Path, scores: Mapping[str, Any] | None) -> list[str]:
+def _of_other_weights(folder: Path, scores: ScoresFile | None) -> list[str]:
     """A note for scores of other weights than the best ones of a run; those of predictions in files
     name none.
     """
-    digest = (scores or {}).get("weights")
-    if digest is None:
+    if scores is None or scores.weights is None:
         return []
-    if model_card.UNROUNDED in (scores or {}):
+    if model_card.is_of_unrounded(scores):
         return ["The scores are of the weights before an export rounded these to float16."]
     try:
         model, _ = run_folder.best_model(folder)
     except UserError:  # a page needs no weights
         return []
-    if digest == storage.sha256(model):
+    if scores.weights == storage.sha256(model):
         return []
     return ["The scores are of other weights than the best ones of this run: evaluate it again."]
 
@@ -165,14 +165,14 @@ def _default(run: str, folder: Path) -> str:
     return str(folder / "report.html") if Path(run).is_dir() else f"{Path(run).name}.report.html"
 
 
-def _masks(scores: Mapping[str, Any]) -> dict[str, Any]:
+def _masks(scores: ScoresFile) -> dict[str, Any]:
     """The tables of how good masks are, and how well captions fit them, where they were scored."""
     tables: list[tuple[str, Sequence[str], list[tuple[str, list[str]]]]] = []
-    masks = scores.get("masks")
+    masks = scores.masks
     if masks:
         tables.append(("masks", segmentation.COLUMNS, segmentation.rows(masks)))
-    if scores.get("faithfulness"):
-        rows = faithfulness.rows(scores["faithfulness"])
+    if scores.faithfulness:
+        rows = faithfulness.rows(scores.faithfulness)
         tables.append(("caption and mask", faithfulness.COLUMNS, rows))
     return {"mask_tables": tables, "mask_summary": segmentation.summary(masks) if masks else ""}
 
@@ -183,34 +183,34 @@ def _groups(items: Path, images: Mapping[str, shard_index.Entry]) -> list[Group]
     Raises:
         UserError: For a damaged file.
     """
-    by_group: dict[str, list[dict[str, Any]]] = {}
+    by_group: dict[str, list[ScoredPair]] = {}
     for row in evaluation_files.items(items):
-        by_group.setdefault((row["groups"] or ["all"])[-1], []).append(row)
+        by_group.setdefault((row.groups or ["all"])[-1], []).append(row)
     groups = []
     for name, rows in sorted(by_group.items()):
         examples = [_example(row, images) for row in _chosen(rows)]
-        judged = [row for row in rows if row.get("facts")]
-        exact = sum(row["exact"] for row in judged)
+        judged = [row for row in rows if row.facts]
+        exact = sum(bool(row.exact) for row in judged)
         groups.append(Group(name, len(rows), len(judged), exact, examples))
     return groups
 
 
-def _chosen(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _chosen(rows: Sequence[ScoredPair]) -> list[ScoredPair]:
     """The rows of a group to show: first the worst, up to half of them, which say most.
 
     These have the lowest CIDEr; where facts are known, of the captions that are not exact. The
     others are spread evenly over all remaining rows.
     """
-    worst = [row for row in rows if not (row.get("facts") and row["exact"])]
+    worst = [row for row in rows if not (row.facts and row.exact)]
     worst = sorted(worst, key=_cider)[:MISTAKES_A_GROUP]
-    shown = {row["id"] for row in worst}
-    others = [row for row in rows if row["id"] not in shown]
+    shown = {row.id for row in worst}
+    others = [row for row in rows if row.id not in shown]
     count = CAPTIONS_A_GROUP - len(worst)
     return [*worst, *others[:: max(1, len(others) // count)][:count]]
 
 
-def _cider(row: Mapping[str, Any]) -> float:
-    return float(row["scores"].get("CIDEr", 0.0))
+def _cider(row: ScoredPair) -> float:
+    return row.scores.get("CIDEr", 0.0)
 
 
 def _with_pictures(
@@ -285,10 +285,10 @@ def _replaced(groups: list[Group], seen: Callable[[Shown], Shown]) -> list[Group
     return [replace(group, examples=[seen(one) for one in group.examples]) for group in groups]
 
 
-def _example(row: Mapping[str, Any], images: Mapping[str, shard_index.Entry]) -> Shown:
+def _example(row: ScoredPair, images: Mapping[str, shard_index.Entry]) -> Shown:
     pictures: tuple[str, ...] = ()
-    if row["id"] in images:
-        entry = images[row["id"]]
+    if row.id in images:
+        entry = images[row.id]
         try:
             sample = entry.read()
         except DamagedShard as error:
@@ -298,28 +298,27 @@ def _example(row: Mapping[str, Any], images: Mapping[str, shard_index.Entry]) ->
             data_url(sample.images[i], "jpeg") for i in before_after if i in sample.images
         )
     return Shown(
-        row["id"],
-        row["caption"],
-        tuple(row["references"]),
+        row.id,
+        row.caption,
+        tuple(row.references),
         _cider(row),
         pictures,
         **_judged(row),
     )
 
 
-def _judged(row: Mapping[str, Any]) -> dict[str, Any]:
-    truth, caption = evaluation_files.facts_of(row.get("facts")), str(row["caption"])
-    if truth is None:
+def _judged(row: ScoredPair) -> dict[str, Any]:
+    if row.facts is None:
         return {}
     return {
-        "exact": bool(row["exact"]),
-        "words": tuple(facts.words(caption, truth)),
-        "truth": facts.sentence(truth),
-        "unsaid": tuple(facts.unsaid(caption, truth)),
+        "exact": bool(row.exact),
+        "words": tuple(facts.words(row.caption, row.facts)),
+        "truth": facts.sentence(row.facts),
+        "unsaid": tuple(facts.unsaid(row.caption, row.facts)),
     }
 
 
-def _scores(path: Path) -> Mapping[str, Any] | None:
+def _scores(path: Path) -> ScoresFile | None:
     """What an evaluation found; None where there was none. Raises UserError for another file."""
     scores = _read(path, evaluation_files.REMEDY)
     if scores is None:
@@ -329,7 +328,7 @@ def _scores(path: Path) -> Mapping[str, Any] | None:
             f"{path}: no scores of captions", "Evaluate the run itself: cc-train evaluate RUN"
         )
     try:
-        return evaluation_files.checked(scores)
+        return evaluation_files.checked(ScoresFile, scores)
     except ValueError as error:
         raise UserError(f"{path}: damaged ({error})", evaluation_files.REMEDY) from None
 

@@ -19,14 +19,20 @@ from cc_train import calibration
 from cc_train.data.shard_index import Entry
 from cc_train.evaluation import evaluation, evaluation_files
 from cc_train.evaluation.comparing import bootstrap
+from cc_train.evaluation.evaluation_files import (
+    TOTAL,
+    FactScores,
+    Interval,
+    MaskScores,
+    ScoredPair,
+    ScoresFile,
+)
 from cc_train.evaluation.rendered import fact_scores
 from cc_train.layers import named_weights
 from cc_train.runs import checkpoints, origin, portable_settings
 from cc_train.runs.stored_run import Run
 
 NAME = "README.md"
-KINDS = ("changed", "unchanged")
-MASK_MEASURES = ("mIoU", "mIoU-change", "F1")
 DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 OWN_MEANS = ("ROUGE-L", "CIDEr")  # measures of a corpus that are the mean of its pairs'
 # Of scores.json, where they are of the weights before an export rounded these: their SHA-256, or
@@ -60,41 +66,44 @@ def measured(folder: Path, entries: Sequence[Entry] = ()) -> Measured:
     if not (folder / evaluation.SCORES).exists():
         return Measured()
     try:
-        scores = evaluation_files.checked(storage.read_json(str(folder / evaluation.SCORES)))
+        content = storage.read_json(str(folder / evaluation.SCORES))
+        scores = evaluation_files.checked(ScoresFile, content)
         items = evaluation_files.items(folder / evaluation.ITEMS)
-        corpus = {**scores["groups"][evaluation.TOTAL]}
-        pairs = corpus.pop("pairs")
-        facts = scores.get("facts")
+        total, facts = scores.groups[TOTAL], scores.facts
         measures = {} if facts is None else _right(facts)
-        measures |= {name: _value(name, value, items) for name, value in corpus.items()}
-        measures |= _of_masks(scores.get("masks") or {})
-        known = [] if facts is None else [facts[f"{kind} pairs"]["pairs"] for kind in KINDS]
-        trained_on = int(scores.get("trained_on", 0))
-        signature = str(scores["signature"])
-        beams = None if scores.get("beams") is None else int(scores["beams"])
-        if len(items) != pairs:
-            raise ValueError(f"{evaluation.ITEMS} has {len(items)} of {pairs} pairs")
+        measures |= {name: _value(name, value, items) for name, value in total.figures.items()}
+        measures |= {} if scores.masks is None else _of_masks(scores.masks)
+        if len(items) != total.pairs:
+            raise ValueError(f"{evaluation.ITEMS} has {len(items)} of {total.pairs} pairs")
     except DAMAGE as error:
         raise UserError(f"{folder}: damaged ({error})", evaluation_files.REMEDY) from None
-    words = _datasets(entries)
+    words, pairs = _datasets(entries), total.pairs
     on = f"On {pairs:,} pairs{f' of {words}' if words else ''}"
-    if beams is not None:  # scores of predictions in files do not say it
-        on += ", greedy captions" if beams == 1 else f", captions of {beams} beams"
-        if scores.get("decode") is not None:
-            on += f", by {scores['decode']}"
+    if scores.beams is not None:  # scores of predictions in files do not say it
+        greedy = scores.beams == 1
+        on += ", greedy captions" if greedy else f", captions of {scores.beams} beams"
+        if scores.decode is not None:
+            on += f", by {scores.decode}"
     on += "."
-    if known:
-        changed, facts_of = f"{known[0]:,} of", f" {sum(known):,} of the pairs have known facts."
-        on += f"{facts_of} {changed} these" if sum(known) < pairs else f" {changed} the pairs"
+    if facts is not None:
+        changed = f"{facts.changed_pairs.pairs:,} of"
+        known = facts.changed_pairs.pairs + facts.unchanged_pairs.pairs
+        with_facts = f" {known:,} of the pairs have known facts. {changed} these"
+        on += with_facts if known < pairs else f" {changed} the pairs"
         on += (
             " changed; the shares of right types, looks, new values and exact captions are over "
             "these."
         )
-    if UNROUNDED in scores:
+    if is_of_unrounded(scores):
         on += f" {NOTE}"
-    if trained_on:
-        on += f" {evaluation.of_training(trained_on, pairs)}"
-    return Measured(on, measures, signature)
+    if scores.trained_on:
+        on += f" {evaluation.of_training(scores.trained_on, pairs)}"
+    return Measured(on, measures, scores.signature)
+
+
+def is_of_unrounded(scores: ScoresFile) -> bool:
+    """Whether scores are of the weights before an export rounded these."""
+    return UNROUNDED in (scores.model_extra or {})
 
 
 def of_captioner(
@@ -221,30 +230,31 @@ def _render(template: str, **values: Any) -> str:
     return f"{environment.get_template(template).render(**values).rstrip()}\n"
 
 
-def _value(name: str, value: float, items: Sequence[Mapping[str, Any]]) -> str:
+def _value(name: str, value: float, items: Sequence[ScoredPair]) -> str:
     """A measure of the corpus, with an interval where it is the mean over the pairs."""
     if name not in OWN_MEANS or len(items) < 2:
         return f"{value:.2f}"
-    names = [str(item.get("image_id") or item["id"]) for item in items]
-    scores = [float(item["scores"][name]) for item in items]
+    names = [item.name for item in items]
+    scores = [item.scores[name] for item in items]
     low, high = bootstrap.interval(names, scores, np.random.default_rng(0))
     return f"{value:.2f} ({low:.2f} … {high:.2f})"
 
 
-def _right(facts: Mapping[str, Any]) -> dict[str, str]:
+def _right(facts: FactScores) -> dict[str, str]:
     """The shares of right captions of rendered pairs, with their intervals."""
-    shares = {fact_scores.TOLD_APART: facts[fact_scores.TOLD_APART]}
-    shares |= {name: share for name, share in facts["shares"].items() if share["pairs"]}
+    shares: dict[str, Interval] = {}
+    if facts.told_apart is not None:
+        shares[fact_scores.TOLD_APART] = facts.told_apart
+    shares |= {name: share for name, share in facts.shares.items() if share.pairs}
     return {
-        name: f"{100 * one['share']:.1f} % ({100 * one['low']:.1f} … {100 * one['high']:.1f})"
+        name: f"{100 * one.share:.1f} % ({100 * one.low:.1f} … {100 * one.high:.1f})"
         for name, one in shares.items()
-        if one is not None
     }
 
 
-def _of_masks(masks: Mapping[str, Any]) -> dict[str, str]:
+def _of_masks(masks: MaskScores) -> dict[str, str]:
     """The scores of the masks, where the captioner says where something changed."""
-    known = {name: masks.get(name) for name in MASK_MEASURES}
+    known = {"mIoU": masks.miou, "mIoU-change": masks.miou_change, "F1": masks.f1}
     return {f"{name} of masks": f"{v:.2f}" for name, v in known.items() if v is not None}
 
 

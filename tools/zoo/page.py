@@ -9,9 +9,10 @@ from typing import Any
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_train.evaluation import evaluation, protocols, published
+from cc_train.evaluation import protocols, published
 from cc_train.evaluation.captions import metrics
 from cc_train.evaluation.comparing import published_rows
+from cc_train.evaluation.evaluation_files import TOTAL
 from cc_train.evaluation.rendered import fact_scores
 from cc_train.runs import run_folder
 from tools.zoo import rows as zoo_rows
@@ -124,7 +125,7 @@ def render(zoo: Path, beside: Path) -> str:
             (name, row)
             for name in SYSTEMS
             for row in published_rows.of_dataset(dataset)
-            if row.name == name and evaluation.TOTAL in row.groups
+            if row.name == name and TOTAL in row.groups
         ]
         lines += [f"## {about.title}", "", *_table(rows, reported, link), *_below(rows)]
         lines += _commands(dataset) if dataset in MANIFESTS else ()
@@ -142,26 +143,26 @@ def _table(
     if not entries and not reported:
         yield from ("No row yet.", "")
         return
-    tables = [entry.scores["groups"][evaluation.TOTAL] for entry in entries]
-    tables += [row.groups[evaluation.TOTAL] for _, row in reported]
+    tables = [entry.scores["groups"][TOTAL] for entry in entries]
+    tables += [row.groups[TOTAL] for _, row in reported]
     shown = [name for name in metrics.ORDER if any(name in table for table in tables)]
     facts = any(entry.scores.get("facts") for entry in entries)
     names = ["system", "known by", "pairs", *(["told apart", "exact"] if facts else []), *shown]
     yield f"| {' | '.join([*names, 'references', 'files'])} |"
     yield "|---|---" + "|--:" * (len(names) - 2) + "|---|---|"
-    for entry in sorted(entries, key=lambda one: -one.scores["groups"][evaluation.TOTAL]["CIDEr"]):
+    for entry in sorted(entries, key=lambda one: -one.scores["groups"][TOTAL]["CIDEr"]):
         yield _row(entry, shown, facts, link)
     for name, row in reported:
-        scores = row.groups[evaluation.TOTAL]
-        known_by = ", ".join(["reported", *row.marks[evaluation.TOTAL]])
+        scores = row.groups[TOTAL]
+        known_by = ", ".join(["reported", *row.marks[TOTAL]])
         cells = [name, known_by, "", *(["", ""] if facts else [])]
         cells += [f"{scores[m]:.1f}" if m in scores else "" for m in shown]
-        yield f"| {' | '.join([*cells, '', row.sources[evaluation.TOTAL]])} |"
+        yield f"| {' | '.join([*cells, '', row.sources[TOTAL]])} |"
     yield ""
 
 
 def _row(entry: Entry, shown: Sequence[str], facts: bool, link: str) -> str:
-    scores = entry.scores["groups"][evaluation.TOTAL]
+    scores = entry.scores["groups"][TOTAL]
     mark = " ✓" if entry.checked else ""
     cells = [entry.row.system, f"{entry.row.kind} by us{mark}", f"{scores['pairs']:,}"]
     if facts:

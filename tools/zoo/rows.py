@@ -24,6 +24,7 @@ from cc_prep.redaction import values_without_folders, without_folders
 from cc_prep.settings import Section
 from cc_train.evaluation import evaluation, evaluation_files, signature
 from cc_train.evaluation.captions import coco, metrics
+from cc_train.evaluation.evaluation_files import TOTAL, ScoresFile
 from cc_train.evaluation.signature import Signature
 from cc_train.runs import origin, portable_settings, run_folder
 from cc_train.sharing import model_card
@@ -249,7 +250,7 @@ def check(zoo: Path, name: str, captions: Path, references: Path | None) -> Mapp
                 f"{zoo} does not have the references of {name}",
                 "Write them with cc-prep references, and name the file with --references",
             )
-    total = entry.scores["groups"][evaluation.TOTAL]
+    total = entry.scores["groups"][TOTAL]
     measures = [name for name in metrics.ORDER if name in total]
     return rescored(captions, references, entry.scores, str(folder), measures, remedy)
 
@@ -280,9 +281,9 @@ def rescored(
     stored = signature.parse(scores["signature"])
     again = evaluation.evaluate(items, captions, measures, words=stored.words)
     different = again.signature.differences(stored)
-    figures = again.groups[evaluation.TOTAL].corpus
+    figures = again.groups[TOTAL].corpus
     for name, figure in figures.items():
-        known = scores["groups"][evaluation.TOTAL].get(name)
+        known = scores["groups"][TOTAL].get(name)
         if known is None or abs(figure - known) > ROUNDING * max(1.0, abs(figure)):
             different.append(f"{name} {figure:.2f} for {known}")
     if different:
@@ -310,18 +311,18 @@ def _digest(signed: Signature) -> str:
 def _scores(path: Path) -> Mapping[str, Any]:
     content = _json(path)
     try:
-        scores = evaluation_files.checked(content)
-        total = scores["groups"][evaluation.TOTAL]
-        missing = [name for name in CHECKED if name not in total]
+        scores = evaluation_files.checked(ScoresFile, content)
+        missing = [name for name in CHECKED if name not in scores.groups[TOTAL].figures]
         if missing:
             raise ValueError(f"no {missing[0]}")
-        if "refs" not in signature.parse(scores.get("signature") or "").parts:
+        if "refs" not in signature.parse(scores.signature).parts:
             raise ValueError("its references are not in it")
     except ValueError as error:
         raise UserError(
             f"{path}: no scores with a signature ({error})", evaluation_files.REMEDY
         ) from None
-    return scores
+    as_written: Mapping[str, Any] = content
+    return as_written
 
 
 def _json(path: Path, remedy: str | None = None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from cc_prep.errors import UserError
 from cc_prep.synth.parsing import UNCHANGED
 from cc_train.evaluation import evaluation, evaluation_files, signature
 from cc_train.evaluation.captions import metrics
-from cc_train.evaluation.masks import segmentation
+from cc_train.evaluation.evaluation_files import TOTAL, Judged, ScoresFile
 from cc_train.evaluation.rendered import fact_scores
 from cc_train.evaluation.signature import Signature
 from cc_train.runs import run_folder
@@ -23,7 +23,7 @@ from cc_train.runs import run_folder
 REMEDY = "Evaluate again, or give other runs or folders of cc-train evaluate"
 CIDER = "CIDEr"
 FAITHFUL = "faithful"
-OF_MASKS = (segmentation.MIOU, segmentation.MIOU_CHANGE, "F1")
+OF_MASKS = ("mIoU", "mIoU-change", "F1")
 JUDGE = "judge"  # what a judge says above all: its headline
 MEASURES = (*fact_scores.MEASURES, *metrics.SHOWN, JUDGE, *OF_MASKS, FAITHFUL)
 MARKS = {
@@ -105,14 +105,15 @@ def read(path: str) -> Row:
         raise UserError(f"{path}: no scores.json in it", "Evaluate it first: cc-train evaluate")
     scores = _scores(file)
     groups = {
-        str(group): {name: float(values[name]) for name in metrics.SHOWN if name in values}
-        for group, values in scores["groups"].items()
+        name: {m: values.figures[m] for m in metrics.SHOWN if m in values.figures}
+        for name, values in scores.groups.items()
     }
-    for group, shares in _facts(scores).items():
+    shares_by_group = fact_scores.by_group(scores.facts) if scores.facts else {}
+    for group, shares in shares_by_group.items():
         if group in groups:
             groups[group] = {**shares, **groups[group]}
-    groups[evaluation.TOTAL] |= _of_masks(scores)
-    for group, value in _judged(scores).items():
+    groups[TOTAL] |= _of_masks(scores)
+    for group, value in (_headline(scores.judged) if scores.judged else {}).items():
         if group in groups:
             groups[group][JUDGE] = value
     folder = file.parent if file.parent.name != run_folder.EVALUATION else file.parent.parent
@@ -122,62 +123,54 @@ def read(path: str) -> Row:
     return Row(
         name,
         groups=groups,
-        pairs={str(group): int(values["pairs"]) for group, values in scores["groups"].items()},
+        pairs={group: values.pairs for group, values in scores.groups.items()},
         items=items,
-        conventions=scores["conventions"],
+        conventions=scores.conventions,
         folder=folder.parts,
         exact=exact,
-        signature=signature.parse(scores["signature"]),
+        signature=signature.parse(scores.signature),
         masks=_masks(scores),
-        judge=_judge(scores),
+        judge=_judge(scores.judged) if scores.judged else "",
     )
 
 
-def _scores(file: Path) -> Mapping[str, Any]:
+def _scores(file: Path) -> ScoresFile:
     try:
-        return evaluation_files.checked(storage.read_json(str(file)))
+        return evaluation_files.checked(ScoresFile, storage.read_json(str(file)))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{file}: no scores of cc-train evaluate ({error})", REMEDY) from None
 
 
-def _facts(scores: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    return fact_scores.by_group(scores["facts"]) if scores.get("facts") else {}
-
-
-def _of_masks(scores: Mapping[str, Any]) -> dict[str, float]:
+def _of_masks(scores: ScoresFile) -> dict[str, float]:
     """The measures of predicted masks, as far as an evaluation has them."""
-    figures, faithful = scores.get("masks") or {}, scores.get("faithfulness")
-    measures = {name: float(figures[name]) for name in OF_MASKS if figures.get(name) is not None}
-    if faithful and faithful["predicted masks"]["pairs"]:
-        measures[FAITHFUL] = 100 * float(faithful["predicted masks"]["share"])
+    measures: dict[str, float] = {}
+    if scores.masks is not None:
+        figures = (scores.masks.miou, scores.masks.miou_change, scores.masks.f1)
+        known = zip(OF_MASKS, figures, strict=True)
+        measures = {name: value for name, value in known if value is not None}
+    if scores.faithfulness is not None and scores.faithfulness.predicted_masks.pairs:
+        measures[FAITHFUL] = 100 * scores.faithfulness.predicted_masks.share
     return measures
 
 
-def _judged(scores: Mapping[str, Any]) -> dict[str, float]:
+def _headline(judged: Judged) -> dict[str, float]:
     """A judge's headline by group; of changed pairs alone, it is no figure of an unchanged one."""
-    judged = scores.get("judged")
-    if not judged:
-        return {}
-    name = judged["headline"]
-    groups: Mapping[str, Any] = judged["groups"]
-    return {group: float(of[name]["value"]) for group, of in groups.items() if name in of}
+    name = judged.headline
+    return {group: of[name].value for group, of in judged.groups.items() if name in of}
 
 
-def _judge(scores: Mapping[str, Any]) -> str:
+def _judge(judged: Judged) -> str:
     """What an evaluation's judge says and how often it errs, in words."""
-    judged = scores.get("judged")
-    if not judged:
-        return ""
     from cc_train.evaluation.judging.scores import errors_of
 
-    what = f"{judged['headline']} by {judged['model']} ({judged['protocol']})"
+    what = f"{judged.headline} by {judged.model} ({judged.protocol})"
     return " ".join((f"{what}.", *errors_of(judged)))
 
 
-def _masks(scores: Mapping[str, Any]) -> str:
+def _masks(scores: ScoresFile) -> str:
     """How many masks an evaluation has, and of which classes."""
-    figures = scores.get("masks")
-    return f"{figures['pairs']:,} of {', '.join(figures['classes'])}" if figures else ""
+    masks = scores.masks
+    return f"{masks.pairs:,} of {', '.join(masks.classes)}" if masks else ""
 
 
 def _items(path: Path) -> tuple[dict[str, float], dict[str, float]]:
@@ -186,16 +179,16 @@ def _items(path: Path) -> tuple[dict[str, float], dict[str, float]]:
     Raises:
         UserError: For a damaged file.
     """
-    rows = {str(row.get("image_id") or row["id"]): row for row in evaluation_files.items(path)}
+    rows = {row.name: row for row in evaluation_files.items(path)}
     exact = {
-        id: 100.0 * row["exact"]
+        id: 100.0 * bool(row.exact)
         for id, row in rows.items()
-        if row.get("facts") and row["facts"]["type"] != UNCHANGED
+        if row.facts and row.facts.type != UNCHANGED
     }
-    without = next((id for id, row in rows.items() if CIDER not in row["scores"]), None)
+    without = next((id for id, row in rows.items() if CIDER not in row.scores), None)
     if without is not None:
         raise UserError(f"{path}: damaged ({without} has no {CIDER})", evaluation_files.REMEDY)
-    return {id: float(row["scores"][CIDER]) for id, row in rows.items()}, exact
+    return {id: row.scores[CIDER] for id, row in rows.items()}, exact
 
 
 def distinct(rows: Sequence[Row]) -> list[Row]:

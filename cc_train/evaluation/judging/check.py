@@ -8,26 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 
 from cc_prep import __version__, storage
 from cc_prep.errors import UserError
 from cc_prep.records import Facts
 from cc_train.baselines.answers import Answers
+from cc_train.evaluation.evaluation_files import JudgeCheck, JudgeError, Record, checked
 from cc_train.evaluation.judging import asking, forms, scores, truths
 from cc_train.evaluation.judging.asking import Asked, Model
 from cc_train.evaluation.judging.forms import Subject
 from cc_train.evaluation.judging.protocols import OURS, Protocol
+from cc_train.evaluation.judging.scores import Errors
 from cc_train.evaluation.judging.truths import Known
-from cc_train.evaluation.rendered.fact_scores import wilson
 
 FILE, ANSWERS = "judge_check.json", "judge_answers"
 ORDER = (*truths.KINDS, truths.REVERSED, truths.SAME)  # of kinds
 REMEDY = "Run cc-train judge-check with this judge"
-Errors = dict[str, dict[str, dict[str, float]]]  # by form and kind
 SAME = ("model", "generation", "protocol", "words")  # of a judge and of the one that was checked
 
 
@@ -40,7 +38,7 @@ def run(
     *,
     threads: int = 1,
     seed: int = 0,
-) -> dict[str, Any]:
+) -> JudgeCheck:
     """Asks a judge about captions of pairs, and writes and returns its errors.
 
     Args:
@@ -57,17 +55,17 @@ def run(
         model, Answers(folder / ANSWERS), protocol, listed, console, threads=threads, patient=True
     )
     names = sorted({one.form.name for one in asked})
-    record = {**model.identity, **protocol.identity(names)}
-    result = {
-        **record,
-        "pairs": len(pairs),
-        "errors": errors(asked, subjects),
-        "agreement": scores.agreement(asked),
-        "answers": len(asked),
-        "broken": _broken(asked),
-        "version": __version__,
-    }
-    storage.write_json(str(folder / FILE), result)
+    result = JudgeCheck(
+        **model.identity,
+        **protocol.identity(names),
+        pairs=len(pairs),
+        errors=errors(asked, subjects),
+        agreement=scores.agreement(asked),
+        answers=len(asked),
+        broken=_broken(asked),
+        version=__version__,
+    )
+    storage.write_json(str(folder / FILE), result.to_json())
     return result
 
 
@@ -119,22 +117,15 @@ def errors(asked: Sequence[Asked], known: Mapping[str, Known]) -> Errors:
         mean = sum(read) / len(read) if read else None
         shares.setdefault(form, {}).setdefault(kind, []).append(mean)
     return {
-        form: {kind: _share(kinds[kind]) for kind in ORDER if kind in kinds}
+        form: {kind: _error(kinds[kind]) for kind in ORDER if kind in kinds}
         for form, kinds in sorted(shares.items())
     }
 
 
-def _share(listed: Sequence[float | None]) -> dict[str, float]:
+def _error(listed: Sequence[float | None]) -> JudgeError:
     read = [error for error in listed if error is not None]
-    share = sum(read) / len(read) if read else 0.0
-    low, high = wilson(share, len(read))
-    return {
-        "captions": len(read),
-        "unread": len(listed) - len(read),
-        "share": share,
-        "low": low,
-        "high": high,
-    }
+    unread = len(listed) - len(read)
+    return JudgeError.of(sum(read), len(read), captions=len(read), unread=unread)
 
 
 def _right_rates(asked: Sequence[Asked], known: Mapping[str, Known]) -> dict[str, float]:
@@ -178,56 +169,32 @@ def _broken(asked: Sequence[Asked]) -> dict[str, int]:
     return {reason: reasons.count(reason) for reason in sorted(set(reasons))}
 
 
-def table(result: Mapping[str, Any]) -> str:
+def table(result: JudgeCheck) -> str:
     """A check in Markdown."""
     lines = []
-    for form, kinds in result["errors"].items():
+    for form, kinds in result.errors.items():
         lines += [f"| {form}: caption | captions | error, % | 95 % | not read |", "|---" * 5 + "|"]
         for kind, one in kinds.items():
-            low, high = 100 * one["low"], 100 * one["high"]
-            figures = f"{100 * one['share']:.1f} | {low:.1f} … {high:.1f}"
-            cells = figures if one["captions"] else " | "
-            lines.append(f"| {kind} | {one['captions']:,} | {cells} | {one['unread']:,} |")
+            interval = f"{100 * one.low:.1f} … {100 * one.high:.1f}"
+            cells = f"{100 * one.share:.1f} | {interval}" if one.captions else " | "
+            lines.append(f"| {kind} | {one.captions:,} | {cells} | {one.unread:,} |")
         lines.append("")
-    notes = scores.notes({**result, "broken pairs": [], "unjudged": []}, with_errors=False)
+    notes = [*scores.notes_on_answers(result), *scores.notes_on_words(result)]
     return "\n".join([*lines, *notes]) + "\n"
 
 
-class _Error(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
-
-    captions: Annotated[int, Field(ge=0)]
-    share: Annotated[float, Field(ge=0, le=1)]
-    low: Annotated[float, Field(ge=0, le=1)]
-    high: Annotated[float, Field(ge=0, le=1)]
-
-
-class _Check(BaseModel):
-    model_config = ConfigDict(extra="allow", strict=True)
-
-    model: str
-    generation: dict[str, Any]
-    protocol: str
-    words: str
-    prompts: dict[str, str]
-    errors: dict[str, dict[str, _Error]]
-
-
-def read(folder: str) -> dict[str, Any]:
+def read(folder: str) -> JudgeCheck:
     """What `judge-check` wrote into a folder. Raises UserError."""
     path = storage.join(folder, FILE)
     try:
-        content = storage.read_json(path)
-        _Check.model_validate(content)
+        return checked(JudgeCheck, storage.read_json(path))
     except FileNotFoundError:
         raise UserError(f"{folder}: no {FILE} in it", REMEDY) from None
-    except (ValueError, RecursionError, ValidationError):
+    except (ValueError, RecursionError):
         raise UserError(f"{path}: damaged", REMEDY) from None
-    checked: dict[str, Any] = content
-    return checked
 
 
-def measured(folder: str, record: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def measured(folder: str, record: Record, names: Sequence[str]) -> Errors:
     """The errors of the judge of a record in the forms that it is asked, from a folder.
 
     Raises:
@@ -235,19 +202,15 @@ def measured(folder: str, record: Mapping[str, Any], names: Sequence[str]) -> di
     """
     content = read(folder)
     for key in SAME:
-        if content[key] != record[key]:
+        theirs, ours = getattr(content, key), getattr(record, key)
+        if theirs != ours:
             raise UserError(
-                f"{folder}: is of another judge ({key}: {content[key]!r} for {record[key]!r})",
-                REMEDY,
+                f"{folder}: is of another judge ({key}: {theirs!r} for {ours!r})", REMEDY
             )
-    other = [
-        n
-        for n in names
-        if n in content["prompts"] and content["prompts"][n] != record["prompts"][n]
-    ]
+    other = [n for n in names if n in content.prompts and content.prompts[n] != record.prompts[n]]
     if other:
         raise UserError(f"{folder}: the questions were others ({other[0]})", REMEDY)
-    errors = content["errors"]
+    errors = content.errors
     return {
         name: {kind: errors[name][kind] for kind in ORDER if kind in errors[name]}
         for name in names

@@ -19,7 +19,8 @@ from cc_prep.records import Facts
 from cc_train.baselines.answers import Answers
 from cc_train.evaluation import shard_items
 from cc_train.evaluation.captions.coco import STILL, Item
-from cc_train.evaluation.evaluation import TOTAL, Evaluation, ranked
+from cc_train.evaluation.evaluation import Evaluation, ranked
+from cc_train.evaluation.evaluation_files import TOTAL, Record
 from cc_train.evaluation.judging import asking, check, protocols, scores, server, truths
 from cc_train.evaluation.judging.forms import Subject
 from cc_train.evaluation.judging.protocols import Protocol
@@ -100,12 +101,13 @@ def judged(
     subjects = _subjects(items, predictions, swapped, bench.differences)
     protocol = bench.protocol
     names = sorted({form.name for one in subjects for form in protocol.forms(one)})
-    record = {**bench.judge.identity, **protocol.identity(names)}
+    record = Record(**bench.judge.identity, **protocol.identity(names))
     measured = None
     if bench.check is not None:
         measured = check.measured(bench.check, record, names)
     if any(one.differences is not None for one in subjects):
-        record["differences"] = protocols.digest(subjects)[:12]
+        digest = protocols.digest(subjects)[:12]
+        record = record.model_copy(update={"differences": digest})
     asked = asking.ask(
         bench.judge,
         Answers(folder / ANSWERS),

@@ -15,79 +15,54 @@ import numpy as np
 from cc_prep.words import counted
 from cc_train.evaluation.captions.coco import scene_of
 from cc_train.evaluation.comparing.bootstrap import PERCENTILES, RESAMPLES
+from cc_train.evaluation.evaluation_files import (
+    Agreement,
+    Figure,
+    Interval,
+    JudgeCheck,
+    Judged,
+    JudgeError,
+    Record,
+)
 from cc_train.evaluation.judging.asking import Asked
 from cc_train.evaluation.judging.forms import REVERSAL, Counts
 from cc_train.evaluation.judging.protocols import HEADLINES, OURS, RATED, Protocol
-from cc_train.evaluation.rendered.fact_scores import wilson
 
 ORDER = (
     *("precision", "recall", "F1", "correctness", "completeness", "hallucination", "relevance"),
     *("fluency", "aggregation", "overall", "specificity", "reversibility"),
 )
+Errors = dict[str, dict[str, JudgeError]]  # by form and kind
 FEW = 3  # pairs that a note names
 NOT_MEASURED = "The judge's own error is not measured: see cc-train judge-check."
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The judged scores of an evaluation.
+class JudgedScores:
+    """What a judge says of the captions of an evaluation.
 
     Attributes:
-        record: What decides the answers: judge, protocol, texts, orders.
-        groups: Figures by group and measure. Pairs are named by their official ids.
-        headline: The measure that comparisons show.
-        agreement: Of the questions that were asked in both orders and whose answers can both be
-            read, how many were answered alike.
-        broken: Answers that cannot be read, by reason.
-        broken_pairs: Ids of the pairs that have one.
-        unjudged: Ids of the pairs of which no answer can be read.
-        answers: Number of answers.
+        scores: Of all of them together. Pairs are named by their official ids.
         pairs: What was said of each pair, for items.jsonl.
-        check: The judge's error on captions of known truth, by form and kind; None if not given.
+        signature: The entry `judge` of a signature.
     """
 
-    record: Mapping[str, Any]
-    groups: Mapping[str, Mapping[str, Mapping[str, float]]]
-    headline: str
-    agreement: Mapping[str, float] | None
-    broken: Mapping[str, int]
-    broken_pairs: Sequence[str]
-    unjudged: Sequence[str]
-    answers: int
+    scores: Judged
     pairs: Mapping[str, Mapping[str, Any]]
-    check: Mapping[str, Any] | None = None
-
-    @property
-    def signature(self) -> str:
-        """The entry `judge` of a signature."""
-        return signed(self.record)
-
-    def to_json(self) -> dict[str, Any]:
-        """The entry `judged` of scores.json."""
-        return {
-            **self.record,
-            "headline": self.headline,
-            "groups": self.groups,
-            "agreement": self.agreement,
-            "answers": self.answers,
-            "broken": dict(self.broken),
-            "broken pairs": list(self.broken_pairs),
-            "unjudged": list(self.unjudged),
-            "check": self.check,
-        }
+    signature: str
 
     def table(self) -> str:
         """The scores in Markdown."""
-        return table(self.to_json())
+        return table(self.scores)
 
 
 def count(
     protocol: Protocol,
-    record: Mapping[str, Any],
+    record: Record,
     asked: Sequence[Asked],
     groups: Mapping[str, set[str]],
-    check: Mapping[str, Any] | None = None,
-) -> Judged:
+    check: Errors | None = None,
+) -> JudgedScores:
     """The scores of what a judge said.
 
     A pair counts as the mean of its askings that can be read. One without such an answer counts
@@ -122,18 +97,19 @@ def count(
     }
     total = next(iter(figures.values()))
     headline = next((name for name in HEADLINES[protocol.name] if name in total), "specificity")
-    return Judged(
-        record,
-        {group: values for group, values in figures.items() if values},
-        headline,
-        agreement(asked),
-        dict(Counter(one.broken for one in asked if one.broken)),
-        sorted({one.subject.id for one in asked if one.broken}),
-        sorted(id for id, of_pair in counts.items() if not of_pair),
-        len(asked),
-        pairs,
-        check,
+    broken = [one for one in asked if one.broken]
+    judged = Judged(
+        **record.to_json(),
+        headline=headline,
+        groups={group: values for group, values in figures.items() if values},
+        agreement=agreement(asked),
+        answers=len(asked),
+        broken=dict(Counter(str(one.broken) for one in broken)),
+        broken_pairs=sorted({one.subject.id for one in broken}),
+        unjudged=sorted(id for id, of_pair in counts.items() if not of_pair),
+        check=check,
     )
+    return JudgedScores(judged, pairs, signed(record))
 
 
 def mean_counts(listed: Sequence[Counts]) -> dict[str, tuple[float, float]]:
@@ -149,7 +125,7 @@ def mean_counts(listed: Sequence[Counts]) -> dict[str, tuple[float, float]]:
     }
 
 
-def agreement(asked: Sequence[Asked]) -> dict[str, float] | None:
+def agreement(asked: Sequence[Asked]) -> Agreement | None:
     """How many of the questions with two readable answers were answered alike; None if none has."""
     both: dict[tuple[str, str], list[Asked]] = {}
     for one in asked:
@@ -158,14 +134,10 @@ def agreement(asked: Sequence[Asked]) -> dict[str, float] | None:
     same = [one.said == other.said for one, other in (v for v in both.values() if len(v) == 2)]
     if not same:
         return None
-    share = sum(same) / len(same)
-    low, high = wilson(share, len(same))
-    return {"questions": len(same), "share": share, "low": low, "high": high}
+    return Agreement.of(sum(same), len(same), questions=len(same))
 
 
-def _figure(
-    name: str, counts: Mapping[str, tuple[float, float]], protocol: Protocol
-) -> dict[str, float]:
+def _figure(name: str, counts: Mapping[str, tuple[float, float]], protocol: Protocol) -> Figure:
     """A measure over pairs, with the 95 % interval of a bootstrap over their scenes (see
     `comparing.bootstrap`); × 100 if a share.
 
@@ -184,30 +156,35 @@ def _figure(
     sums = np.array([(over[draw].sum(), under[draw].sum()) for draw in drawn])
     low, high = np.percentile(_ratio(*sums.T), PERCENTILES)
     value = float(_ratio(over.sum(), under.sum()))
-    return {"value": scale * value, "low": scale * low, "high": scale * high, "pairs": len(counts)}
+    return Figure(
+        value=scale * value,
+        low=scale * float(low),
+        high=scale * float(high),
+        pairs=len(counts),
+    )
 
 
 def _ratio(over: Any, under: Any) -> Any:
     return np.divide(over, under, out=np.zeros_like(over), where=under > 0)
 
 
-def signed(record: Mapping[str, Any]) -> str:
+def signed(record: Record) -> str:
     """A judge and how it was asked, as a signature has it: no `|` and no `:` in it.
 
     Whether it was also asked about swapped pairs makes no other score of it incomparable.
     """
-    prompts = {form: text for form, text in record["prompts"].items() if form != REVERSAL}
-    content = json.dumps({**record, "prompts": prompts}, sort_keys=True)
+    prompts = {form: text for form, text in record.prompts.items() if form != REVERSAL}
+    content = json.dumps({**record.to_json(), "prompts": prompts}, sort_keys=True)
     digest = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
-    model = re.sub(r"[^\w.+-]+", "-", str(record["model"]))
-    return f"{record['protocol']},{model},words={record['words']},{digest[:12]}"
+    model = re.sub(r"[^\w.+-]+", "-", record.model)
+    return f"{record.protocol},{model},words={record.words},{digest[:12]}"
 
 
-def table(judged: Mapping[str, Any]) -> str:
-    """The entry `judged` of scores.json in Markdown."""
-    groups = judged["groups"]
+def table(judged: Judged) -> str:
+    """The scores in Markdown."""
+    groups = judged.groups
     names = [name for name in ORDER if any(name in figures for figures in groups.values())]
-    title = f"judged by {judged['model']}, {judged['protocol']}"
+    title = f"judged by {judged.model}, {judged.protocol}"
     lines = [f"| {title} | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     for group, figures in groups.items():
         cells = (_cell(figures[name]) if name in figures else "" for name in names)
@@ -216,55 +193,66 @@ def table(judged: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cell(figure: Mapping[str, float]) -> str:
-    return f"{figure['value']:.1f} ({figure['low']:.1f} … {figure['high']:.1f})"
+def _cell(figure: Figure) -> str:
+    return f"{figure.value:.1f} ({figure.low:.1f} … {figure.high:.1f})"
 
 
-def notes(judged: Mapping[str, Any], with_errors: bool = True) -> list[str]:
+def notes(judged: Judged) -> list[str]:
     """What to know about judged scores: agreement, broken answers, the judge's own error."""
-    lines = []
-    agreed = judged["agreement"]
-    if agreed:
-        lines.append(
-            f"Of {counted(int(agreed['questions']), 'question')} asked in both orders, the judge "
-            f"answered {_percent(agreed)} alike."
-        )
-    broken = judged["broken"]
-    if broken:
-        reasons = ", ".join(f"{number:,} {reason}" for reason, number in broken.items())
-        ids = ", ".join(judged["broken pairs"][:FEW])
-        lines.append(
-            f"{sum(broken.values()):,} of {judged['answers']:,} answers cannot be read and count "
-            f"for nothing: {reasons}" + (f", such as of {ids}." if ids else ".")
-        )
-    if judged["unjudged"]:
-        without = counted(len(judged["unjudged"]), "pair")
+    lines = notes_on_answers(judged, judged.broken_pairs)
+    if judged.unjudged:
+        without = counted(len(judged.unjudged), "pair")
         lines.append(f"No answer about {without} can be read: the judged scores leave them out.")
-    if judged["words"] != "official" and not judged["protocol"].startswith(f"{OURS}@"):
+    return [*lines, *notes_on_words(judged), *errors_of(judged)]
+
+
+def notes_on_answers(judged: Judged | JudgeCheck, ids: Sequence[str] = ()) -> list[str]:
+    """How often a judge agrees with itself, and how many answers cannot be read.
+
+    Args:
+        ids: Some pairs that have such an answer.
+    """
+    lines = []
+    if judged.agreement:
         lines.append(
-            f"The judge was not asked in the official words of {judged['protocol']}: compare with "
-            "figures of the same judge and the same words alone."
+            f"Of {counted(judged.agreement.questions, 'question')} asked in both orders, the judge "
+            f"answered {_percent(judged.agreement)} alike."
         )
-    return [*lines, *errors_of(judged)] if with_errors else lines
+    if judged.broken:
+        reasons = ", ".join(f"{number:,} {reason}" for reason, number in judged.broken.items())
+        such = ", ".join(ids[:FEW])
+        lines.append(
+            f"{sum(judged.broken.values()):,} of {judged.answers:,} answers cannot be read and "
+            f"count for nothing: {reasons}" + (f", such as of {such}." if such else ".")
+        )
+    return lines
 
 
-def errors_of(judged: Mapping[str, Any]) -> list[str]:
-    """The judge's measured error, a line for each form of question."""
-    check = judged.get("check")
-    if not check:
-        return [NOT_MEASURED]
+def notes_on_words(record: Record) -> list[str]:
+    """A warning where the questions of a benchmark were not asked in its own words."""
+    if record.words == "official" or record.protocol.startswith(f"{OURS}@"):
+        return []
     return [
-        f"The judge's error on captions of known truth ({form}): "
-        + ", ".join(f"{kind} {_percent(one)}" for kind, one in kinds.items() if one["captions"])
-        + "."
-        for form, kinds in check.items()
-        if any(one["captions"] for one in kinds.values())
+        f"The judge was not asked in the official words of {record.protocol}: compare with "
+        "figures of the same judge and the same words alone."
     ]
 
 
-def _percent(share: Mapping[str, float]) -> str:
-    low, high = 100 * share["low"], 100 * share["high"]
-    return f"{100 * share['share']:.1f} % ({low:.1f} … {high:.1f})"
+def errors_of(judged: Judged) -> list[str]:
+    """The judge's measured error, a line for each form of question."""
+    if not judged.check:
+        return [NOT_MEASURED]
+    return [
+        f"The judge's error on captions of known truth ({form}): "
+        + ", ".join(f"{kind} {_percent(one)}" for kind, one in kinds.items() if one.captions)
+        + "."
+        for form, kinds in judged.check.items()
+        if any(one.captions for one in kinds.values())
+    ]
+
+
+def _percent(one: Interval) -> str:
+    return f"{100 * one.share:.1f} % ({100 * one.low:.1f} … {100 * one.high:.1f})"
 
 
 def _plain(said: Any) -> Any:

@@ -16,7 +16,9 @@ from PIL import Image
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.media.images import MAX_PIXELS
-from cc_train.evaluation.masks.segmentation import MaskScores, confusion
+from cc_train.evaluation.evaluation_files import MaskScores
+from cc_train.evaluation.masks import segmentation
+from cc_train.evaluation.masks.segmentation import confusion
 
 VALUES = 256
 # Values that stand for class ids, and the names of the classes, by how many classes there are.
@@ -69,7 +71,7 @@ def score(predictions: str, references: str, classes: int | None = None) -> Mask
         for predicted, column in ids.items():
             folded[row, column] += matrix[true, predicted]
     class_names = NAMES.get(classes) or tuple(f"class {i}" for i in range(1, classes))
-    return MaskScores(class_names, folded, len(names), unchanged, alarmed)
+    return segmentation.scores(class_names, folded, len(names), unchanged, alarmed)
 
 
 def _inferred_classes(path_of_value: dict[int, str]) -> int:

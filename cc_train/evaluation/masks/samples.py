@@ -13,7 +13,8 @@ from cc_prep.media.masks import fitted
 from cc_prep.records import Facts
 from cc_train.captioner import Caption
 from cc_train.data.shard_index import ADVICE, Entry
-from cc_train.evaluation.masks.segmentation import MaskCounter, MaskScores
+from cc_train.evaluation.evaluation_files import MaskScores
+from cc_train.evaluation.masks.segmentation import MaskCounter
 from cc_train.evaluation.rendered.faithfulness import Judged
 
 

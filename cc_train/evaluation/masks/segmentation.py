@@ -16,17 +16,11 @@ no mean counts it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-UNCHANGED = "unchanged"
-MIOU, MIOU_CHANGE, FALSE_ALARMS = "mIoU", "mIoU-change", "false alarms"
-# Of "changed at all", in the order in which they are printed.
-ANY = {"F1": "F1", "precision": "precision", "recall": "recall", "IoU-any": "IoU"}
+from cc_train.evaluation.evaluation_files import UNCHANGED, ClassScores, MaskScores
 
 
 def confusion(reference: np.ndarray, prediction: np.ndarray, classes: int) -> np.ndarray:
@@ -43,66 +37,40 @@ def confusion(reference: np.ndarray, prediction: np.ndarray, classes: int) -> np
     return matrix.reshape(count, count)
 
 
-@dataclass(frozen=True)
-class MaskScores:
-    """Counts over a split, and the scores that follow from them.
+def scores(
+    classes: Sequence[str], matrix: np.ndarray, pairs: int, unchanged: int, alarmed: int
+) -> MaskScores:
+    """The scores that follow from counts over a split.
 
-    Attributes:
+    Args:
         classes: Names of the classes of change 1 … K.
         matrix: int64 [K + 1, K + 1], pixels by true and predicted class.
         pairs: Number of masks.
         unchanged: Number of pairs without a change.
         alarmed: Number of these for which some change was predicted.
     """
-
-    classes: tuple[str, ...]
-    matrix: np.ndarray
-    pairs: int
-    unchanged: int
-    alarmed: int
-
-    @property
-    def iou(self) -> dict[str, float]:
-        """IoU × 100 by class name, `unchanged` first; NaN for a class that never occurs."""
-        return {
-            name: measures["IoU"]
-            for name, measures in zip(
-                (UNCHANGED, *self.classes), self._of_each_class(), strict=True
-            )
-        }
-
-    def to_json(self) -> dict[str, Any]:
-        """The entry `masks` of scores.json; None for a figure of 0 / 0."""
-        of_class = self._of_each_class()
-        ious = [measures["IoU"] for measures in of_class]
-        whole = int(self.matrix.sum())
-        any_true = whole - int(self.matrix[0].sum())
-        any_predicted = whole - int(self.matrix[:, 0].sum())
-        of_any = _measures(int(self.matrix[1:, 1:].sum()), any_true, any_predicted)
-        metrics = {
-            MIOU: _mean(ious),
-            MIOU_CHANGE: _mean(ious[1:]),
-            "IoU": self.iou,
-            **{name: of_any[measure] for name, measure in ANY.items()},
-            "mF1": _mean([measures["F1"] for measures in of_class[1:]]),
-            "classes": dict(zip(self.classes, of_class[1:], strict=True)),
-            FALSE_ALARMS: 100 * _ratio(self.alarmed, self.unchanged),
-            "pairs": self.pairs,
-            "unchanged pairs": self.unchanged,
-        }
-        return {name: _finite(value) for name, value in metrics.items()}
-
-    def table(self) -> str:
-        """The scores in Markdown."""
-        return table(self.to_json())
-
-    def _of_each_class(self) -> list[dict[str, float]]:
-        right, true, predicted = (
-            np.diag(self.matrix),
-            self.matrix.sum(axis=1),
-            self.matrix.sum(axis=0),
-        )
-        return [_measures(*map(int, counts)) for counts in zip(right, true, predicted, strict=True)]
+    of_class = [
+        _scores(*map(int, counts))
+        for counts in zip(np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0), strict=True)
+    ]
+    ious = [one.iou for one in of_class]
+    whole = int(matrix.sum())
+    any_true, any_predicted = whole - int(matrix[0].sum()), whole - int(matrix[:, 0].sum())
+    of_any = _scores(int(matrix[1:, 1:].sum()), any_true, any_predicted)
+    return MaskScores(
+        miou=_mean(ious),
+        miou_change=_mean(ious[1:]),
+        iou=dict(zip((UNCHANGED, *classes), ious, strict=True)),
+        f1=of_any.f1,
+        precision=of_any.precision,
+        recall=of_any.recall,
+        iou_any=of_any.iou,
+        mean_f1=_mean([one.f1 for one in of_class[1:]]),
+        classes=dict(zip(classes, of_class[1:], strict=True)),
+        false_alarms=_percent(alarmed, unchanged),
+        pairs=pairs,
+        unchanged_pairs=unchanged,
+    )
 
 
 class MaskCounter:
@@ -125,66 +93,59 @@ class MaskCounter:
     @property
     def scores(self) -> MaskScores:
         """Scores of the masks counted so far."""
-        return MaskScores(
-            self.classes, self.matrix.copy(), self.pairs, self.unchanged, self.alarmed
-        )
+        return scores(self.classes, self.matrix, self.pairs, self.unchanged, self.alarmed)
 
 
 COLUMNS = ("IoU", "F1", "precision", "recall")
 
 
-def rows(metrics: dict[str, Any]) -> list[tuple[str, list[str]]]:
-    """The metrics of scores.json as rows of a table: a name, and COLUMNS."""
-    any_change = [metrics[name] for name in ("IoU-any", "F1", "precision", "recall")]
-    lines = [
-        ("unchanged", [metrics["IoU"][UNCHANGED], None, None, None]),
-        *((name, [row[one] for one in COLUMNS]) for name, row in metrics["classes"].items()),
-        ("changed at all", any_change),
+def rows(metrics: MaskScores) -> list[tuple[str, list[str]]]:
+    """The scores as rows of a table: a name, and COLUMNS."""
+    lines: list[tuple[str, list[float | None]]] = [
+        ("unchanged", [metrics.iou[UNCHANGED], None, None, None]),
+        *(
+            (name, [row.iou, row.f1, row.precision, row.recall])
+            for name, row in metrics.classes.items()
+        ),
+        ("changed at all", [metrics.iou_any, metrics.f1, metrics.precision, metrics.recall]),
     ]
     return [(name, [_shown(value) for value in values]) for name, values in lines]
 
 
-def summary(metrics: dict[str, Any]) -> str:
-    """The metrics of scores.json over all classes, in a sentence."""
+def summary(metrics: MaskScores) -> str:
+    """The scores over all classes, in a sentence."""
     return (
-        f"Masks of {metrics['pairs']:,} pairs: {MIOU} {_shown(metrics[MIOU])}, "
-        f"{MIOU_CHANGE} {_shown(metrics[MIOU_CHANGE])}, F1 {_shown(metrics['F1'])}; some change is "
-        f"predicted in {_shown(metrics[FALSE_ALARMS])} % of {metrics['unchanged pairs']:,} "
+        f"Masks of {metrics.pairs:,} pairs: mIoU {_shown(metrics.miou)}, "
+        f"mIoU-change {_shown(metrics.miou_change)}, F1 {_shown(metrics.f1)}; some change is "
+        f"predicted in {_shown(metrics.false_alarms)} % of {metrics.unchanged_pairs:,} "
         "unchanged pairs."
     )
 
 
-def table(metrics: dict[str, Any]) -> str:
-    """The metrics of scores.json in Markdown."""
+def table(metrics: MaskScores) -> str:
+    """The scores in Markdown."""
     lines = ["| " + " | ".join(["", *COLUMNS]) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
     lines += ["| " + " | ".join([name, *values]) + " |" for name, values in rows(metrics)]
     return "\n".join([*lines, f"\n{summary(metrics)}"]) + "\n"
 
 
-def _measures(right: int, true: int, predicted: int) -> dict[str, float]:
-    """IoU, F1, precision and recall × 100 of a class by its pixels; NaN for 0 / 0."""
-    return {
-        "IoU": 100 * _ratio(right, true + predicted - right),
-        "F1": 100 * _ratio(2 * right, true + predicted),
-        "precision": 100 * _ratio(right, predicted),
-        "recall": 100 * _ratio(right, true),
-    }
+def _scores(right: int, true: int, predicted: int) -> ClassScores:
+    """The scores of a class by its pixels."""
+    return ClassScores(
+        iou=_percent(right, true + predicted - right),
+        f1=_percent(2 * right, true + predicted),
+        precision=_percent(right, predicted),
+        recall=_percent(right, true),
+    )
 
 
-def _ratio(part: int, whole: int) -> float:
-    return part / whole if whole else math.nan
+def _percent(part: int, whole: int) -> float | None:
+    return 100 * (part / whole) if whole else None
 
 
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else math.nan
-
-
-def _finite(value: Any) -> Any:
-    """None in place of NaN, which is no JSON."""
-    if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
-    return None if isinstance(value, float) and math.isnan(value) else value
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _shown(value: float | None) -> str:

@@ -16,7 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from cc_prep.composites import reading, sentences
 from cc_prep.datasets.layouts import clevr_change
@@ -26,6 +26,7 @@ from cc_prep.synth import parsing
 from cc_prep.synth.parsing import NEW, NEW_FEATURES, TYPE, UNCHANGED, Claims
 from cc_train.evaluation.captions import coco
 from cc_train.evaluation.captions.coco import CHANGE, STILL, Item
+from cc_train.evaluation.evaluation_files import TOTAL, FactScores, Interval, Share
 from cc_train.evaluation.rendered import change_scores
 from cc_train.evaluation.rendered.change_scores import Matched
 
@@ -36,9 +37,9 @@ TOLD_APART, EXACT = "told apart", "exact"
 # In comparisons; × 100 like all other measures.
 MEASURES = (TOLD_APART, TYPE, EXACT)
 TITLES = {NEW: "new value"}
+SHARES = (*(TITLES.get(fact, fact) for fact in FACTS), EXACT)  # in the order of tables
 UNRECOGNISED = "not recognised"
 READING = 2  # counted up whenever the same captions may be judged otherwise against the same facts
-Z = 1.959964  # of a 95 % interval
 Outcome = Literal["right", "wrong", "not said"]
 
 
@@ -179,132 +180,6 @@ def _required(truth: Mapping[str, str], references: Sequence[str], facts: Facts)
     return of_each or [set(truth)]
 
 
-def wilson(share: float, pairs: int) -> tuple[float, float]:
-    """The 95 % interval of a share of some pairs, 0 to 1, by Wilson's score."""
-    if not pairs:
-        return 0.0, 1.0
-    middle = share + Z**2 / (2 * pairs)
-    half = Z * math.sqrt(share * (1 - share) / pairs + Z**2 / (4 * pairs**2))
-    low, high = ((middle + sign * half) / (1 + Z**2 / pairs) for sign in (-1, 1))
-    return max(0.0, low), min(1.0, high)
-
-
-@dataclass(frozen=True)
-class Share:
-    """How many of some pairs are right. `unsaid`: how many of the wrong ones omit the fact."""
-
-    right: int
-    pairs: int
-    unsaid: int = 0
-
-    @property
-    def share(self) -> float:
-        """The share, 0 to 1; 0 if there are no pairs."""
-        return self.right / self.pairs if self.pairs else 0.0
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the share, 0 to 1, by Wilson's score."""
-        return wilson(self.share, self.pairs)
-
-    def to_json(self) -> dict[str, Any]:
-        """Counts, share and interval."""
-        low, high = self.interval
-        wrong = self.pairs - self.right - self.unsaid
-        counts = {"right": self.right, "wrong": wrong, "not said": self.unsaid, "pairs": self.pairs}
-        return {**counts, "share": self.share, "low": low, "high": high}
-
-
-@dataclass(frozen=True)
-class FactScores:
-    """What captions of pairs with facts are right about.
-
-    Attributes:
-        changed, unchanged: Of the changed and of the unchanged pairs, how many captions say so; a
-            caption whose type is not recognised says neither, and one that claims several types
-            says that something changed.
-        facts: By name of FACTS, over the changed pairs that have the fact.
-        exact: Over the changed pairs, by type.
-        confusion: Captions by true type and claimed type, SEVERAL or UNRECOGNISED.
-        changes: Of each pair, where some pair has several changes.
-    """
-
-    changed: Share
-    unchanged: Share
-    facts: dict[str, Share]
-    exact: dict[str, Share]
-    confusion: dict[str, dict[str, int]]
-    changes: tuple[Matched, ...] = ()
-
-    @property
-    def told_apart(self) -> tuple[float, float, float] | None:
-        """Mean recall of changed and unchanged pairs and its 95 % interval, 0 to 1.
-
-        None unless there are both kinds. The interval combines Wilson's intervals of the two
-        recalls by Newcombe's square-and-add rule (Statistics in Medicine, 1998).
-        """
-        both = (self.changed, self.unchanged)
-        if not all(share.pairs for share in both):
-            return None
-        mean = sum(share.share for share in both) / 2
-        below, above = (
-            math.hypot(*(share.share - share.interval[end] for share in both)) / 2 for end in (0, 1)
-        )
-        return mean, max(0.0, mean - below), min(1.0, mean + above)
-
-    @property
-    def exact_total(self) -> Share:
-        """Exact captions of all changed pairs."""
-        return _total(self.exact.values())
-
-    def to_json(self) -> dict[str, Any]:
-        """The entry `facts` of scores.json; `changes` only where some pair has several."""
-        shares = {**self.facts, EXACT: self.exact_total}
-        apart = self.told_apart
-        return {
-            TOLD_APART: apart and {"share": apart[0], "low": apart[1], "high": apart[2]},
-            "changed pairs": self.changed.to_json(),
-            "unchanged pairs": self.unchanged.to_json(),
-            "shares": {TITLES.get(name, name): share.to_json() for name, share in shares.items()},
-            "exact by type": {kind: share.to_json() for kind, share in self.exact.items()},
-            "confusion": self.confusion,
-            **({"changes": change_scores.to_json(self.changes)} if self.changes else {}),
-        }
-
-    def table(self, pairs: int) -> str:
-        """The scores in Markdown.
-
-        Args:
-            pairs: Number of pairs evaluated, with or without facts.
-        """
-        content = self.to_json()
-        with_facts = self.changed.pairs + self.unchanged.pairs
-        lines = ["| facts | right, % | 95 % | if said, % | right | wrong | not said | pairs |"]
-        lines.append("|---" * 8 + "|")
-        if content[TOLD_APART]:
-            lines.append(f"| {TOLD_APART} | {_percent(content[TOLD_APART])} | | | | | |")
-        rows = {name: content[name] for name in ("changed pairs", "unchanged pairs")}
-        rows |= content["shares"]
-        for name, share in rows.items():
-            if share["pairs"]:
-                counts = (f"{share[key]:,}" for key in ("right", "wrong", "not said", "pairs"))
-                lines.append(
-                    f"| {name} | {_percent(share)} | {_if_said(share)} | {' | '.join(counts)} |"
-                )
-        claimed = claimed_types(self.confusion)
-        lines += ["", f"| true type ↓, caption → | {' | '.join(claimed)} | exact, % | 95 % |"]
-        lines.append("|---" * (len(claimed) + 3) + "|")
-        for kind, row in self.confusion.items():
-            counts = (f"{row[name]:,}" if name in row else "" for name in claimed)
-            exact = content["exact by type"].get(kind)
-            lines.append(f"| {kind} | {' | '.join(counts)} | {_percent(exact) if exact else '|'} |")
-        if self.changes:
-            lines += ["", *change_scores.table(content["changes"])]
-        if with_facts < pairs:
-            lines.append(f"\n{with_facts:,} of {pairs:,} pairs have facts.")
-        return "\n".join(lines) + "\n"
-
-
 @dataclass(frozen=True)
 class RenderedScores:
     """What is right of the pairs of an evaluation that have facts.
@@ -318,6 +193,14 @@ class RenderedScores:
     scores: FactScores
     verdicts: dict[str, Verdict]
     digest: str
+
+    def table(self, pairs: int) -> str:
+        """The scores in Markdown.
+
+        Args:
+            pairs: Number of pairs evaluated, with or without facts.
+        """
+        return table(self.scores, pairs)
 
 
 def score(items: Sequence[Item], predictions: Mapping[str, str]) -> RenderedScores:
@@ -341,59 +224,111 @@ def count(verdicts: Iterable[Verdict]) -> FactScores:
     listed = list(verdicts)
     changed = [one for one in listed if one.type != UNCHANGED]
     unchanged = [one for one in listed if one.type == UNCHANGED]
-    facts: dict[str, Share] = {}
+    shares: dict[str, Share] = {}
     for fact in FACTS:
         outcomes = Counter(one.outcomes[fact] for one in changed if fact in one.outcomes)
         if outcomes:
-            facts[fact] = Share(outcomes["right"], outcomes.total(), outcomes["not said"])
+            shares[TITLES.get(fact, fact)] = Share.of_right(
+                outcomes["right"], outcomes.total(), outcomes["not said"]
+            )
     types = [kind for kind in TYPES if any(one.type == kind for one in listed)]
     exact: dict[str, Share] = {}
     for kind in types:
         of_kind = [one.exact for one in changed if one.type == kind]
         if of_kind:
-            exact[kind] = Share(sum(of_kind), len(of_kind))
+            exact[kind] = Share.of_right(sum(of_kind), len(of_kind))
+    shares[EXACT] = Share.of_right(sum(one.exact for one in changed), len(changed))
     confusion = {
         kind: dict(Counter(v.claimed or UNRECOGNISED for v in listed if v.type == kind))
         for kind in types
     }
+    of_changed = _recall(changed, [SEVERAL, *(one for one in TYPES if one != UNCHANGED)])
+    of_unchanged = _recall(unchanged, [UNCHANGED])
+    changes = change_scores.to_json(one.changes for one in listed)
     return FactScores(
-        _recall(changed, [SEVERAL, *(one for one in TYPES if one != UNCHANGED)]),
-        _recall(unchanged, [UNCHANGED]),
-        facts,
-        exact,
-        confusion,
-        tuple(one.changes for one in listed) if SEVERAL in types else (),
+        told_apart=_told_apart(of_changed, of_unchanged),
+        changed_pairs=of_changed,
+        unchanged_pairs=of_unchanged,
+        shares=shares,
+        exact_by_type=exact,
+        confusion=confusion,
+        **({"changes": changes} if SEVERAL in types else {}),
     )
 
 
 def _recall(verdicts: Sequence[Verdict], types: Sequence[str]) -> Share:
     """The share of captions that claim one of `types`, where all of them should."""
     claimed = [verdict.claimed for verdict in verdicts]
-    return Share(sum(kind in types for kind in claimed), len(claimed), claimed.count(None))
+    right = sum(kind in types for kind in claimed)
+    return Share.of_right(right, len(claimed), claimed.count(None))
 
 
-def by_group(scores: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """MEASURES, × 100, by group, from the entry `facts` of scores.json.
+def _told_apart(*recalls: Share) -> Interval | None:
+    """The mean of two recalls; None unless there are pairs of both kinds.
 
-    Type and exact are over changed pairs, in the total as well.
-
-    Raises:
-        KeyError and TypeError: For other JSON.
+    The interval combines Wilson's intervals of the two recalls by Newcombe's square-and-add rule
+    (Statistics in Medicine, 1998).
     """
-    groups: dict[str, dict[str, float]] = {"total": {}, CHANGE: {}, STILL: {}}
-    if scores[TOLD_APART] is not None:
-        groups["total"][TOLD_APART] = 100 * float(scores[TOLD_APART]["share"])
-    for group, pairs in ((CHANGE, "changed pairs"), (STILL, "unchanged pairs")):
-        if scores[pairs]["pairs"]:
-            groups[group][TOLD_APART] = 100 * float(scores[pairs]["share"])
+    if not all(one.pairs for one in recalls):
+        return None
+    mean = sum(one.share for one in recalls) / 2
+    below = math.hypot(*(one.share - one.low for one in recalls)) / 2
+    above = math.hypot(*(one.share - one.high for one in recalls)) / 2
+    return Interval(share=mean, low=max(0.0, mean - below), high=min(1.0, mean + above))
+
+
+def table(scores: FactScores, pairs: int) -> str:
+    """The scores in Markdown.
+
+    Args:
+        pairs: Number of pairs evaluated, with or without facts.
+    """
+    with_facts = scores.changed_pairs.pairs + scores.unchanged_pairs.pairs
+    lines = ["| facts | right, % | 95 % | if said, % | right | wrong | not said | pairs |"]
+    lines.append("|---" * 8 + "|")
+    if scores.told_apart:
+        lines.append(f"| {TOLD_APART} | {_percent(scores.told_apart)} | | | | | |")
+    for name, share in rows(scores).items():
+        counts = " | ".join(
+            f"{n:,}" for n in (share.right, share.wrong, share.not_said, share.pairs)
+        )
+        lines.append(f"| {name} | {_percent(share)} | {_if_said(share)} | {counts} |")
+    claimed = claimed_types(scores.confusion)
+    lines += ["", f"| true type ↓, caption → | {' | '.join(claimed)} | exact, % | 95 % |"]
+    lines.append("|---" * (len(claimed) + 3) + "|")
+    for kind, row in scores.confusion.items():
+        cells = " | ".join(f"{row[name]:,}" if name in row else "" for name in claimed)
+        exact = scores.exact_by_type.get(kind)
+        lines.append(f"| {kind} | {cells} | {_percent(exact) if exact else '|'} |")
+    if scores.changes:
+        lines += ["", *change_scores.table(scores.changes)]
+    if with_facts < pairs:
+        lines.append(f"\n{with_facts:,} of {pairs:,} pairs have facts.")
+    return "\n".join(lines) + "\n"
+
+
+def rows(scores: FactScores) -> dict[str, Share]:
+    """The shares of some pairs by their names in tables."""
+    shares = {"changed pairs": scores.changed_pairs, "unchanged pairs": scores.unchanged_pairs}
+    shares |= {name: scores.shares[name] for name in SHARES if name in scores.shares}
+    return {name: share for name, share in shares.items() if share.pairs}
+
+
+def by_group(scores: FactScores) -> dict[str, dict[str, float]]:
+    """MEASURES, × 100, by group. Type and exact are over changed pairs, in the total as well."""
+    groups: dict[str, dict[str, float]] = {TOTAL: {}, CHANGE: {}, STILL: {}}
+    if scores.told_apart is not None:
+        groups[TOTAL][TOLD_APART] = 100 * scores.told_apart.share
+    for group, share in ((CHANGE, scores.changed_pairs), (STILL, scores.unchanged_pairs)):
+        if share.pairs:
+            groups[group][TOLD_APART] = 100 * share.share
     for measure in (TYPE, EXACT):
-        if scores["shares"].get(measure, {"pairs": 0})["pairs"]:
-            share = 100 * float(scores["shares"][measure]["share"])
-            groups["total"][measure] = groups[CHANGE][measure] = share
-    for kind, share in scores["exact by type"].items():
-        row = scores["confusion"][kind]
+        if measure in scores.shares and scores.shares[measure].pairs:
+            groups[TOTAL][measure] = groups[CHANGE][measure] = 100 * scores.shares[measure].share
+    for kind, share in scores.exact_by_type.items():
+        row = scores.confusion[kind]
         right = 100 * row.get(kind, 0) / max(1, sum(row.values()))
-        groups[kind] = {TYPE: right, EXACT: 100 * float(share["share"])}
+        groups[kind] = {TYPE: right, EXACT: 100 * share.share}
     return groups
 
 
@@ -403,20 +338,14 @@ def claimed_types(confusion: Mapping[str, Mapping[str, int]]) -> Sequence[str]:
     return [name for name in (*TYPES, UNRECOGNISED) if name in names]
 
 
-def _total(shares: Iterable[Share]) -> Share:
-    listed = list(shares)
-    return Share(sum(one.right for one in listed), sum(one.pairs for one in listed))
-
-
-def _if_said(share: Mapping[str, int]) -> str:
+def _if_said(share: Share) -> str:
     """Percent right among the captions that say the fact; empty unless some leave it out."""
-    stated = share["right"] + share["wrong"]
-    return f"{100 * share['right'] / stated:.1f}" if stated and share["not said"] else ""
+    stated = share.right + share.wrong
+    return f"{100 * share.right / stated:.1f}" if stated and share.not_said else ""
 
 
-def _percent(share: Mapping[str, float]) -> str:
-    low, high = 100 * share["low"], 100 * share["high"]
-    return f"{100 * share['share']:.1f} | {low:.1f} … {high:.1f}"
+def _percent(one: Interval) -> str:
+    return f"{100 * one.share:.1f} | {100 * one.low:.1f} … {100 * one.high:.1f}"
 
 
 def with_facts(items: Sequence[Item], path: str) -> list[Item]:

@@ -10,10 +10,9 @@ are. So each pixel of a mask is counted for the object whose centre is nearest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,8 @@ from cc_prep.composites import sentences
 from cc_prep.composites.reading import PLACE
 from cc_prep.records import Facts, ObjectAttributes
 from cc_prep.synth.parsing import UNCHANGED, Claims
-from cc_train.evaluation.rendered.fact_scores import ATTRIBUTES, Share, claims_of
+from cc_train.evaluation.evaluation_files import Contradictions, Counted, Faithfulness
+from cc_train.evaluation.rendered.fact_scores import ATTRIBUTES, claims_of
 
 EMPTY = 20  # px up to which a mask says that nothing changed
 MOST = 0.5  # share of a mask's pixels that must be exceeded on objects that the caption fits
@@ -50,45 +50,6 @@ class Fit:
     def contradicts(self) -> bool:
         """Whether the caption says that something changed and the mask does not, or the reverse."""
         return self.claims is not None and self.claims != self.masked
-
-
-@dataclass(frozen=True)
-class Faithfulness:
-    """Shares over some pairs.
-
-    Attributes:
-        predicted, true, shuffled: Of the captions that say that something changed, those whose
-            predicted mask, whose true mask, and, for comparison, the predicted mask of another pair
-            with the same type of change is on an object that they fit.
-        unmasked: Of the same captions, those with an empty mask.
-        masked: Of the captions that say that nothing changed, those with a mask. Both are
-            contradictions.
-    """
-
-    predicted: Share
-    true: Share
-    shuffled: Share
-    unmasked: Share
-    masked: Share
-
-    def to_json(self) -> dict[str, Any]:
-        """The entry `faithfulness` of scores.json."""
-        return {
-            "predicted masks": _json(self.predicted),
-            "true masks": _json(self.true),
-            "masks of other pairs": _json(self.shuffled),
-            "contradictions": {
-                "change without a mask": _json(self.unmasked),
-                "no change with a mask": _json(self.masked),
-            },
-        }
-
-    def table(self) -> str:
-        """The shares in Markdown."""
-        lines = ["| " + " | ".join(["caption and mask", *COLUMNS]) + " |", "|---" * 4 + "|"]
-        for name, values in rows(self.to_json()):
-            lines.append("| " + " | ".join([name, *values]) + " |")
-        return "\n".join(lines) + "\n"
 
 
 @dataclass(frozen=True)
@@ -171,32 +132,44 @@ def count(pairs: Sequence[Judged]) -> Faithfulness | None:
     listed = [judge(pair) for pair in pairs]
     claiming = [fit for fit in listed if fit.claims]
     denying = [fit for fit in listed if fit.claims is False]
+    others = _with_other_masks(pairs, listed)
     return Faithfulness(
-        _share(fit.predicted for fit in claiming),
-        _share(fit.true for fit in claiming),
-        _share(pair.lies_on_claimed(other) for pair, other in _with_other_masks(pairs, listed)),
-        _share(fit.contradicts for fit in claiming),
-        _share(fit.contradicts for fit in denying),
+        predicted_masks=_counted(fit.predicted for fit in claiming),
+        true_masks=_counted(fit.true for fit in claiming),
+        masks_of_other_pairs=_counted(pair.lies_on_claimed(other) for pair, other in others),
+        contradictions=Contradictions(
+            change_without_a_mask=_counted(fit.contradicts for fit in claiming),
+            no_change_with_a_mask=_counted(fit.contradicts for fit in denying),
+        ),
     )
+
+
+def table(scores: Faithfulness) -> str:
+    """The shares in Markdown."""
+    lines = ["| " + " | ".join(["caption and mask", *COLUMNS]) + " |", "|---" * 4 + "|"]
+    for name, values in rows(scores):
+        lines.append("| " + " | ".join([name, *values]) + " |")
+    return "\n".join(lines) + "\n"
 
 
 COLUMNS = ("%", "95 %", "captions")
 
 
-def rows(scores: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
-    """The entry `faithfulness` of scores.json as rows of a table: a name, and COLUMNS."""
+def rows(scores: Faithfulness) -> list[tuple[str, list[str]]]:
+    """The shares as rows of a table: a name, and COLUMNS."""
+    contradictions = scores.contradictions
     shares = {
-        "caption's object under the predicted mask": scores["predicted masks"],
-        "… under the true mask": scores["true masks"],
-        "… under the mask of another pair": scores["masks of other pairs"],
-        "contradiction: change without a mask": scores["contradictions"]["change without a mask"],
-        "contradiction: no change with a mask": scores["contradictions"]["no change with a mask"],
+        "caption's object under the predicted mask": scores.predicted_masks,
+        "… under the true mask": scores.true_masks,
+        "… under the mask of another pair": scores.masks_of_other_pairs,
+        "contradiction: change without a mask": contradictions.change_without_a_mask,
+        "contradiction: no change with a mask": contradictions.no_change_with_a_mask,
     }
     lines = []
-    for name, share in shares.items():
-        percent, low, high = (100 * share[key] for key in ("share", "low", "high"))
-        interval = [f"{percent:.1f}", f"{low:.1f} … {high:.1f}"] if share["pairs"] else ["", ""]
-        lines.append((name, [*interval, f"{share['pairs']:,}"]))
+    for name, one in shares.items():
+        percent, low, high = (100 * share for share in (one.share, one.low, one.high))
+        interval = [f"{percent:.1f}", f"{low:.1f} … {high:.1f}"] if one.pairs else ["", ""]
+        lines.append((name, [*interval, f"{one.pairs:,}"]))
     return lines
 
 
@@ -238,17 +211,6 @@ def _is_masked(mask: np.ndarray) -> bool:
     return int((mask > 0).sum()) > EMPTY
 
 
-def _share(outcomes: Iterable[bool | None]) -> Share:
+def _counted(outcomes: Iterable[bool | None]) -> Counted:
     listed = [bool(one) for one in outcomes]
-    return Share(sum(listed), len(listed))
-
-
-def _json(share: Share) -> dict[str, float]:
-    low, high = share.interval
-    return {
-        "count": share.right,
-        "pairs": share.pairs,
-        "share": share.share,
-        "low": low,
-        "high": high,
-    }
+    return Counted.of(sum(listed), len(listed), count=sum(listed), pairs=len(listed))

@@ -19,9 +19,10 @@ from cc_prep.synth import facts as scene_facts
 from cc_prep.synth.facts import attributes as solid
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco
+from cc_train.evaluation.evaluation_files import FactScores, Share, checked, wilson
 from cc_train.evaluation.rendered import change_scores, fact_scores
 from cc_train.evaluation.rendered.change_scores import Matched
-from cc_train.evaluation.rendered.fact_scores import Share, judge, true_values
+from cc_train.evaluation.rendered.fact_scores import judge, true_values
 
 RED = solid("red", "cube", "metal", "small", (0.5, 0.5))
 BLUE = solid("blue", "cube", "metal", "small", (0.5, 0.5))
@@ -124,21 +125,21 @@ def test_two_types_say_that_something_changed() -> None:
     both = "the red cube moved and the red cube disappeared"
     cases = ((both, STILL), (both, MOVED), ("hm", STILL), ("nothing changed", STILL))
     scores = fact_scores.count(judge(caption, facts, ()) for caption, facts in cases)
-    assert scores.unchanged == Share(1, 3, unsaid=1)
-    assert scores.changed == Share(1, 1)
-    assert scores.facts["type"] == Share(0, 1)
+    assert scores.unchanged_pairs == Share.of_right(1, 3, not_said=1)
+    assert scores.changed_pairs == Share.of_right(1, 1)
+    assert scores.shares["type"] == Share.of_right(0, 1)
     assert scores.confusion == {
         "none": {"several": 1, "not recognised": 1, "none": 1}, "move": {"several": 1}
     }  # fmt: skip
     columns = fact_scores.claimed_types(scores.confusion)
     assert columns == ["none", "move", "several", "not recognised"]
-    assert "| none | 1 |  | 1 | 1 |" in scores.table(4)
+    assert "| none | 1 |  | 1 | 1 |" in fact_scores.table(scores, 4)
 
 
 def test_figures_over_no_pairs_are_left_out() -> None:
     """Keeps away: 0 % exact of changed pairs, of which there were none."""
     scores = fact_scores.count([judge("nothing changed", STILL, ())])
-    groups = fact_scores.by_group(scores.to_json())
+    groups = fact_scores.by_group(scores)
     assert groups["total"] == {}
     assert groups["no change"] == {"told apart": 100}
 
@@ -183,12 +184,13 @@ SCORES = fact_scores.count(judge(caption, facts, ()) for caption, facts in CASES
 
 
 def test_counts() -> None:
-    assert SCORES.changed == Share(3, 5, unsaid=1)
-    assert SCORES.unchanged == Share(2, 3)
-    assert SCORES.facts["type"] == Share(3, 5, 1)
-    assert SCORES.facts["material"] == Share(2, 5, 3)
-    assert SCORES.facts["new"] == Share(1, 2)
-    assert SCORES.exact == {"color": Share(1, 2), "add": Share(0, 1), "move": Share(0, 2)}
+    share = Share.of_right
+    assert SCORES.changed_pairs == share(3, 5, not_said=1)
+    assert SCORES.unchanged_pairs == share(2, 3)
+    assert SCORES.shares["type"] == share(3, 5, 1)
+    assert SCORES.shares["material"] == share(2, 5, 3)
+    assert SCORES.shares["new value"] == share(1, 2)
+    assert SCORES.exact_by_type == {"color": share(1, 2), "add": share(0, 1), "move": share(0, 2)}
     assert SCORES.confusion == {
         "none": {"none": 2, "move": 1}, "color": {"color": 2}, "add": {"not recognised": 1},
         "move": {"move": 1, "none": 1},
@@ -197,11 +199,12 @@ def test_counts() -> None:
 
 def test_told_apart_is_the_mean_recall() -> None:
     """Keeps away: “nothing changed” of all pairs that seems right about more than a half."""
-    mean, low, high = SCORES.told_apart or (0, 0, 0)
-    assert mean == pytest.approx((3 / 5 + 2 / 3) / 2)
-    assert 0 < low < mean < high < 1
+    apart = SCORES.told_apart
+    assert apart is not None
+    assert apart.share == pytest.approx((3 / 5 + 2 / 3) / 2)
+    assert 0 < apart.low < apart.share < apart.high < 1
     silent = [judge("nothing changed", facts, ()) for _, facts in CASES]
-    assert fact_scores.count(silent).told_apart[0] == 0.5  # type: ignore[index]
+    assert fact_scores.count(silent).told_apart.share == 0.5  # type: ignore[union-attr]
     changed = [verdict for verdict in silent if verdict.type != "none"]
     assert fact_scores.count(changed).told_apart is None
 
@@ -212,12 +215,13 @@ def test_wilson_intervals() -> None:
         (81, 263, (0.2553, 0.3662)), (15, 148, (0.0624, 0.1605)),
         (0, 20, (0.0000, 0.1611)), (1, 29, (0.0061, 0.1718)),
     ):  # fmt: skip
-        assert Share(right, pairs).interval == pytest.approx(expected, abs=5e-5)
-    assert Share(0, 0).interval == (0, 1)
+        assert wilson(right / pairs, pairs) == pytest.approx(expected, abs=5e-5)
+    nothing = Share.of_right(0, 0)
+    assert (nothing.share, nothing.low, nothing.high) == (0, 0, 1)
 
 
 def test_groups_of_a_comparison() -> None:
-    groups = fact_scores.by_group(json.loads(json.dumps(SCORES.to_json())))
+    groups = fact_scores.by_group(checked(FactScores, json.loads(json.dumps(SCORES.to_json()))))
     assert groups["total"] == pytest.approx(
         {"told apart": 100 * (3 / 5 + 2 / 3) / 2, "type": 60, "exact": 20}
     )
@@ -227,7 +231,7 @@ def test_groups_of_a_comparison() -> None:
 
 
 def test_the_table_leads_with_facts() -> None:
-    table = SCORES.table(10)
+    table = fact_scores.table(SCORES, 10)
     lines = table.splitlines()
     assert lines[2].startswith("| told apart | 63.3 |")
     assert "| new value | 50.0 | 9.5 … 90.5 |  | 1 | 1 | 0 | 2 |" in lines

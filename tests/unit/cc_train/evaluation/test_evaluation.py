@@ -12,6 +12,7 @@ import pytest
 from cc_prep.records import CHANGE, NO_CHANGE
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, metrics
+from cc_train.evaluation.evaluation_files import Swapped
 from cc_train.report import curves
 
 PAIRS = {
@@ -65,9 +66,10 @@ def test_zeros_of_right_captions_are_explained() -> None:
 def test_swapped_pairs() -> None:
     swapped = {**PREDICTIONS, "a": "the red cube is gone"}
     check = evaluation.swap_check(ITEMS, PREDICTIONS, swapped)
-    assert (check["pairs"], check["same"]) == (2, 0.5)
-    assert check["CIDEr"] > check["CIDEr of the swapped"]
-    assert evaluation.swap_check(ITEMS[2:], PREDICTIONS, swapped) == {}
+    assert isinstance(check, Swapped)
+    assert (check.pairs, check.same) == (2, 0.5)
+    assert check.cider > check.cider_swapped
+    assert evaluation.swap_check(ITEMS[2:], PREDICTIONS, swapped).to_json() == {}
 
 
 def test_files_can_be_read_back(tmp_path: Path) -> None:

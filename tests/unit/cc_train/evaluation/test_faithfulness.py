@@ -89,17 +89,19 @@ def test_shares_and_masks_of_other_pairs() -> None:
     ]
     scores = faithfulness.count(pairs)
     assert scores is not None
-    assert (scores.predicted.right, scores.predicted.pairs) == (2, 2)
-    assert (scores.true.right, scores.shuffled.right) == (2, 0)
-    assert (scores.unmasked.right, scores.unmasked.pairs) == (0, 2)
-    assert (scores.masked.right, scores.masked.pairs) == (1, 2)
+    assert (scores.predicted_masks.count, scores.predicted_masks.pairs) == (2, 2)
+    assert (scores.true_masks.count, scores.masks_of_other_pairs.count) == (2, 0)
+    unmasked = scores.contradictions.change_without_a_mask
+    masked = scores.contradictions.no_change_with_a_mask
+    assert (unmasked.count, unmasked.pairs) == (0, 2)
+    assert (masked.count, masked.pairs) == (1, 2)
     content = scores.to_json()
     assert content["contradictions"]["no change with a mask"]["share"] == 0.5
-    assert "| contradiction: no change with a mask | 50.0 |" in scores.table()
+    assert "| contradiction: no change with a mask | 50.0 |" in faithfulness.table(scores)
     assert faithfulness.count([]) is None
     alone = faithfulness.count(pairs[:1])
     assert alone is not None
-    assert alone.shuffled.pairs == 0, "the only pair of its type has its own mask"
+    assert alone.masks_of_other_pairs.pairs == 0, "the only pair of its type has its own mask"
 
 
 def test_a_caption_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:

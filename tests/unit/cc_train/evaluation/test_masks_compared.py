@@ -14,15 +14,15 @@ from cc_prep.errors import UserError
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, metrics
 from cc_train.evaluation.comparing import scored_rows, several_runs, side_by_side
-from cc_train.evaluation.masks.segmentation import MaskScores
-from cc_train.evaluation.rendered.fact_scores import Share
-from cc_train.evaluation.rendered.faithfulness import Faithfulness
+from cc_train.evaluation.evaluation_files import Contradictions, Counted, Faithfulness
+from cc_train.evaluation.masks import segmentation
 from tests.commands import cc_train
 
 ITEMS = coco.items(
     [{"key": f"k{i}", "captions": [f"the {word} cube moved"]} for i, word in enumerate("abc")]
 )
-NONE = Share(0, 0)
+NONE = Counted.of(0, 0, count=0, pairs=0)
+FAITHFUL = Counted.of(3, 4, count=3, pairs=4)
 COLUMNS = ["mIoU", "mIoU-change", "F1", "faithful"]
 
 
@@ -32,9 +32,14 @@ def evaluated(
     captions = {item.id: item.references[0] for item in ITEMS}
     scores = evaluation.evaluate(ITEMS, captions, metrics.PLAIN)
     if matrix is not None:
-        scores = replace(scores, masks=MaskScores(classes, np.array(matrix), 3, 0, 0))
+        scores = replace(scores, masks=segmentation.scores(classes, np.array(matrix), 3, 0, 0))
     if faithful is not None:
-        faithfulness = Faithfulness(faithful, NONE, NONE, NONE, NONE)
+        faithfulness = Faithfulness(
+            predicted_masks=faithful,
+            true_masks=NONE,
+            masks_of_other_pairs=NONE,
+            contradictions=Contradictions(change_without_a_mask=NONE, no_change_with_a_mask=NONE),
+        )
         scores = replace(scores, faithfulness=faithfulness)
     evaluation.write(folder / "evaluation", scores, ITEMS, captions)
     return str(folder)
@@ -45,7 +50,7 @@ def test_columns_of_masks(tmp_path: Path) -> None:
     the same side by side."""
     paths = [
         evaluated(tmp_path / "plain"),
-        evaluated(tmp_path / "chain", [[60, 20], [0, 20]], faithful=Share(3, 4)),
+        evaluated(tmp_path / "chain", [[60, 20], [0, 20]], faithful=FAITHFUL),
     ]
     page = tmp_path / "page.html"
     done = cc_train("compare", *paths, "--json", "--out", page)
@@ -95,7 +100,7 @@ def test_seeds_have_a_mean_of_their_masks(tmp_path: Path) -> None:
 )
 def test_damaged_masks(tmp_path: Path, damage: dict[str, Any]) -> None:
     """Keeps away: a traceback for a scores.json that somebody edited."""
-    evaluated(tmp_path / "a", [[60, 20], [0, 20]], faithful=Share(3, 4))
+    evaluated(tmp_path / "a", [[60, 20], [0, 20]], faithful=FAITHFUL)
     path = tmp_path / "a/evaluation/scores.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
     with pytest.raises(UserError, match="no scores"):

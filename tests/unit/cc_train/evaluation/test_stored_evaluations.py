@@ -16,11 +16,16 @@ import pytest
 from cc_prep.errors import UserError
 from cc_prep.records import CHANGE, NO_CHANGE, Facts
 from cc_prep.synth.facts import attributes as solid
-from cc_train.evaluation import evaluation, score_captioner
+from cc_train.evaluation import evaluation, evaluation_files, score_captioner
 from cc_train.evaluation.captions import coco, metrics
-from cc_train.evaluation.masks.segmentation import MaskScores
-from cc_train.evaluation.rendered.fact_scores import Share
-from cc_train.evaluation.rendered.faithfulness import Faithfulness
+from cc_train.evaluation.evaluation_files import (
+    Contradictions,
+    Counted,
+    Faithfulness,
+    ScoresFile,
+    checked,
+)
+from cc_train.evaluation.masks import segmentation
 from tests.commands import Done, cc_train, zoo
 
 RED, BLUE = (solid(name, "cube", "metal", "small", (0.5, 0.5)) for name in ("red", "blue"))
@@ -40,11 +45,17 @@ GONE = object()
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run with an evaluation that has all that one can have."""
-    share = Share(1, 2)
+    share = Counted.of(1, 2, count=1, pairs=2)
+    neither = Contradictions(change_without_a_mask=share, no_change_with_a_mask=share)
     scores = replace(
         evaluation.evaluate(ITEMS, CAPTIONS, metrics.PLAIN),
-        masks=MaskScores(("change",), np.array([[60, 20], [0, 20]]), 4, 2, 1),
-        faithfulness=Faithfulness(share, share, share, share, share),
+        masks=segmentation.scores(("change",), np.array([[60, 20], [0, 20]]), 4, 2, 1),
+        faithfulness=Faithfulness(
+            predicted_masks=share,
+            true_masks=share,
+            masks_of_other_pairs=share,
+            contradictions=neither,
+        ),
         swapped=evaluation.swap_check(ITEMS, CAPTIONS, CAPTIONS),
     )
     evaluation.write(tmp_path / "run/evaluation", scores, ITEMS, CAPTIONS)
@@ -145,6 +156,15 @@ def test_files_that_are_no_json(run: Path, name: str, content: bytes) -> None:
     for command in ("report", "compare"):
         done = commands(run)[command]
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+
+
+def test_what_was_written_is_read(run: Path) -> None:
+    """Keeps away: a field that is lost, or has another name, on the way through a file."""
+    content = json.loads((run / "evaluation/scores.json").read_text())
+    assert checked(ScoresFile, content).to_json() == content
+    lines = map(json.loads, (run / "evaluation/items.jsonl").read_text().splitlines())
+    pairs = evaluation_files.items(run / "evaluation/items.jsonl")
+    assert json.loads(json.dumps([pair.to_json() for pair in pairs])) == [*lines]
 
 
 def test_evaluations_with_less_or_more_are_shown(run: Path) -> None:

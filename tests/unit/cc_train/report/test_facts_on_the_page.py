@@ -19,6 +19,7 @@ from cc_prep.synth.facts import attributes as solid
 from cc_train.data import shard_index
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco, metrics
+from cc_train.evaluation.evaluation_files import ScoredPair, ScoresFile, checked
 from cc_train.report import facts as shown
 from cc_train.report import legend, page
 from tests import browser
@@ -118,7 +119,9 @@ def test_the_page(tmp_path: Path) -> None:
     dom = html.unescape(re.sub(r"<[^>]+>", "", browser.opened(text, tmp_path)))
     assert "the red ball<br> turned green" in dom
     assert "color: small red metal cube → blue" in dom
-    tables = shown.tables(json.loads((tmp_path / "evaluation/scores.json").read_text())["facts"])
+    scores = checked(ScoresFile, json.loads((tmp_path / "evaluation/scores.json").read_text()))
+    assert scores.facts is not None
+    tables = shown.tables(scores.facts)
     assert tables.claimed == ["none", "color", "not recognised"]
     assert [kind for kind, _, _ in tables.confusion] == ["none", "color"]
     _, cells, exact = tables.confusion[1]
@@ -160,17 +163,24 @@ def test_the_page_holds_no_figure_of_its_own(
 def test_mistakes_are_shown_first(wrong: int) -> None:
     """Keeps away: a report of a good captioner that shows none of its mistakes."""
     rows = [
-        {"id": str(n), "caption": "it moved", "references": ["it moved"], "facts": {"type": "move"},
-         "exact": n >= wrong, "scores": {"CIDEr": float(n)}}
+        ScoredPair(
+            id=str(n),
+            caption="it moved",
+            references=["it moved"],
+            groups=[],
+            facts=MOVED,
+            exact=n >= wrong,
+            scores={"CIDEr": float(n)},
+        )
         for n in range(40)
-    ]  # fmt: skip
-    chosen = [int(row["id"]) for row in page._chosen(rows)]
+    ]
+    chosen = [int(row.id) for row in page._chosen(rows)]
     count = min(wrong, 4)
     assert chosen[:count] == list(range(count))
     assert len({*chosen}) == len(chosen) == page.CAPTIONS_A_GROUP
     assert max(chosen) - min(chosen[count:]) > 20, "the others are spread"
-    without_facts = [{**row, "facts": None, "references": ["no"]} for row in rows]
-    assert [row["id"] for row in page._chosen(without_facts)[:4]] == ["0", "1", "2", "3"]
+    without_facts = [row.model_copy(update={"facts": None, "references": ["no"]}) for row in rows]
+    assert [row.id for row in page._chosen(without_facts)[:4]] == ["0", "1", "2", "3"]
 
 
 def test_a_page_without_facts(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ class Judge:
 
 def errors(answer: judge_factory.Judging, folder: Path, protocol: str = NAMES[0]) -> check.Errors:
     pairs = dict(list(RENDERED.items())[:10])
-    return check.run(Judge(answer), Protocol(protocol), pairs, folder, QUIETLY)["errors"]
+    return check.run(Judge(answer), Protocol(protocol), pairs, folder, QUIETLY).errors
 
 
 @pytest.mark.parametrize("protocol", NAMES)
@@ -101,8 +101,8 @@ def test_a_judge_that_is_right_has_no_error(tmp_path: Path, protocol: str) -> No
     """Keeps away: a truth that is turned round for one kind of caption or form of question."""
     found = errors(judge_factory.by_facts, tmp_path, protocol)
     shares = {(form, kind): one for form, kinds in found.items() for kind, one in kinds.items()}
-    assert {one["share"] for one in shares.values()} == {0.0}
-    assert all(one["captions"] >= 4 and one["high"] > 0.3 for one in shares.values())
+    assert {one.share for one in shares.values()} == {0.0}
+    assert all(one.captions >= 4 and one.high > 0.3 for one in shares.values())
     if protocol != C3:  # whose ratings have no truth but the order
         assert {RIGHT, *KINDS} <= {kind for _, kind in shares}
 
@@ -113,13 +113,12 @@ def test_a_judge_with_a_bias_is_found_out(tmp_path: Path) -> None:
         Judge(judge_factory.always_first), Protocol(), dict(list(RENDERED.items())[:10]), tmp_path,
         QUIETLY,
     )  # fmt: skip
-    assert result["agreement"]["share"] == 0
-    for kinds in (result["errors"]["claim"], result["errors"]["reversal"]):
-        assert {one["share"] for one in kinds.values()} == {0.5}
-    assert result["broken"] == {"not as asked": result["answers"] - 2 * 51}
-    assert all(
-        not one["captions"] and one["unread"] for one in result["errors"]["matching"].values()
-    )
+    assert result.agreement is not None
+    assert result.agreement.share == 0
+    for kinds in (result.errors["claim"], result.errors["reversal"]):
+        assert {one.share for one in kinds.values()} == {0.5}
+    assert result.broken == {"not as asked": result.answers - 2 * 51}
+    assert all(not one.captions and one.unread for one in result.errors["matching"].values())
     assert "| 0 |  |  |" in check.table(result)
 
 
@@ -140,7 +139,7 @@ def test_a_right_caption_that_was_not_rated_condemns_no_other() -> None:
         for subject, one in subjects
     ]
     found = check.errors(asked, {subject.id: one for subject, one in subjects})[forms.C3]
-    assert all(kind["captions"] == 0 and kind["unread"] == 1 for kind in found.values())
+    assert all(kind.captions == 0 and kind.unread == 1 for kind in found.values())
 
 
 def test_one_kind_of_error_is_seen_in_that_kind_alone(tmp_path: Path) -> None:
@@ -151,6 +150,6 @@ def test_one_kind_of_error_is_seen_in_that_kind_alone(tmp_path: Path) -> None:
             '"hallucination": "some"', '"hallucination": "none"'
         )
 
-    shares = {kind: one["share"] for kind, one in errors(lenient, tmp_path)["grading"].items()}
+    shares = {kind: one.share for kind, one in errors(lenient, tmp_path)["grading"].items()}
     assert shares.pop(MORE) == 1
     assert set(shares.values()) == {0.0}

@@ -36,7 +36,7 @@ def test_class_ids_and_raw_values_are_the_same(tmp_path: Path) -> None:
         write(tmp_path / "raw p", RAW[PREDICTED], mode="RGB"), write(tmp_path / "raw r", RAW[TRUE])
     )
     mixed = files.score(str(tmp_path / "p"), str(tmp_path / "raw r"), 3)
-    assert ids.classes == ("road", "building")
+    assert [*ids.classes] == ["road", "building"]
     assert ids.to_json() == raw.to_json() == mixed.to_json()
     assert ids.to_json()["IoU"] == {"unchanged": 50, "road": 50, "building": 50}
 
@@ -71,7 +71,7 @@ def test_two_notations_that_may_be_one_class_or_two(tmp_path: Path) -> None:
 
 def test_more_classes_have_numbers(tmp_path: Path) -> None:
     folder = write(tmp_path / "p", TRUE + 2)
-    assert files.score(folder, folder, 6).classes[-1] == "class 5"
+    assert [*files.score(folder, folder, 6).classes][-1] == "class 5"
     with pytest.raises(UserError, match=r"the value 3, and there are 3 classes.*--classes N"):
         files.score(folder, folder, 3)
 

@@ -126,7 +126,7 @@ def test_masks_of_other_classes_are_left_out(tmp_path: Path) -> None:
         captioner, entries, items, 1, Console(file=screen, width=200)
     )
     assert scores.masks is not None
-    assert (scores.masks.pairs, scores.masks.classes) == (1, roads)
+    assert (scores.masks.pairs, *scores.masks.classes) == (1, *roads)
     assert len(captions) == 2
     left_out = "masks of building (1) are not scored: the captioner masks road, building"
     assert left_out in screen.getvalue()

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from cc_train.evaluation.evaluation_files import MaskScores, checked
 from cc_train.evaluation.masks import segmentation
 from cc_train.evaluation.masks.segmentation import MaskCounter
 
@@ -113,7 +114,7 @@ def test_a_table_of_what_is_known() -> None:
     figures = counted(([[0, 1]], [[0, 1]]), names=("road", "building"))
     assert figures["IoU"]["building"] is None
     assert (figures["mIoU"], figures["mIoU-change"]) == (100, 100)
-    text = segmentation.table(figures)
+    text = segmentation.table(checked(MaskScores, figures))
     assert "| road | 100.00 | 100.00 | 100.00 | 100.00 |" in text
     assert "| building | – | – | – | – |" in text
     assert (
