@@ -18,7 +18,7 @@ from cc_prep.manifest import Manifest
 from cc_prep.media.images import resize
 from cc_prep.media.masks import NO_MASKS
 from cc_prep.records import FrameScores, FrameSequence
-from cc_prep.steps import confidence
+from cc_prep.steps import keyframe_selection
 from cc_prep.steps.base import Digests, StagedStep, map_accepted
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ class Score(StagedStep):
 
     def _row(self, scores: FrameScores) -> score_rows.Row:
         rule = self.manifest.keyframes
-        penalty = confidence.penalties(*scores.similarities(rule.strategy == "visual"))
-        keyframes = confidence.fixed_keyframes(penalty, rule.k, rule.strategy)
+        penalty = keyframe_selection.penalties(*scores.similarities(rule.strategy == "visual"))
+        keyframes = keyframe_selection.fixed_keyframes(penalty, rule.k, rule.strategy)
         return score_rows.encode(scores, penalty, keyframes, self.weights.name, self.weights.sha256)
 
 
