@@ -29,7 +29,7 @@ from cc_prep.formats import training_shards
 from cc_prep.media.images import encode_image
 from cc_train import configs, start, systems
 from cc_train.training import cost
-from cc_train.training.task import Request
+from cc_train.training.task import TrainingRequest
 
 MANIFESTS = tuple(f"paper/{name}" for name in (
     "procap_clevr", "procap_spot", "procap_edit",
@@ -71,7 +71,7 @@ def row(manifest: str, system: str, settings: Any, folder: Path, counted: dict[s
     networks = json.dumps([kinds, settings.model_dump(mode="json", exclude={"loop"})])
     if networks not in counted:
         shards = write(folder, kinds, scored=system != "scorer")
-        request = Request([shards], [], folder / "run", None, console=QUIET)
+        request = TrainingRequest([shards], [], folder / "run", None, console=QUIET)
         counted[networks] = start.counted(system, settings, request)[1]
     loop = settings.loop
     items = loop.global_batch_size or loop.batch_size

@@ -13,7 +13,7 @@ from cc_train import distributed, systems
 from cc_train.runs import origin
 from cc_train.training.loop import fit
 from cc_train.training.settings import Loop, compute_dtype, pick_device
-from cc_train.training.task import Request, Task
+from cc_train.training.task import Task, TrainingRequest
 
 if TYPE_CHECKING:
     from cc_train.training.cost import Count
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FEW_ITEMS = (2, 4)  # of the micro-batches of an estimate
 
 
-def train(system: str, settings: Any, request: Request) -> dict[str, float]:
+def train(system: str, settings: Any, request: TrainingRequest) -> dict[str, float]:
     """Trains a system; the last validation's metrics. Raises UserError and JobFailed.
 
     Args:
@@ -71,7 +71,7 @@ def train(system: str, settings: Any, request: Request) -> dict[str, float]:
         )
 
 
-def estimate(system: str, settings: Any, request: Request) -> str:
+def estimate(system: str, settings: Any, request: TrainingRequest) -> str:
     """The cost of a training on these shards, as text. Raises UserError and JobFailed.
 
     Args:
@@ -84,7 +84,7 @@ def estimate(system: str, settings: Any, request: Request) -> str:
     return cost.table(counts, task.objective, loop, task.items)
 
 
-def counted(system: str, settings: Any, request: Request) -> tuple[Task, list[Count]]:
+def counted(system: str, settings: Any, request: TrainingRequest) -> tuple[Task, list[Count]]:
     """A training with the counts of its micro-batches, as `cost` takes them.
 
     Args:

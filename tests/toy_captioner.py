@@ -13,7 +13,7 @@ from cc_train.data.stream import StreamSettings
 from cc_train.runs import stored_run
 from cc_train.training.caption_objective import CaptionObjective
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task, over_samples, validation
+from cc_train.training.task import Task, TrainingRequest, over_samples, validation
 
 LENGTH = 24
 
@@ -38,7 +38,7 @@ class Toy(EncoderDecoder):
         return self.out(torch.tanh(self.embedding(ids) + memory[:, None]))
 
 
-def prepare(settings: Settings, request: Request) -> Task:
+def prepare(settings: Settings, request: TrainingRequest) -> Task:
     data = split.read(request.shards, request.valid, settings.validation_split, request.console)
     words = split.vocabulary(data.train, None, 1, request.console)
     network = Toy(tuple(data.size), words, settings.width)

@@ -106,7 +106,7 @@ def train(
     from cc_prep.console import on_stderr
     from cc_prep.storage import outputs
     from cc_train import configs, start
-    from cc_train.training.task import Request
+    from cc_train.training.task import TrainingRequest
 
     needs_shards = not (show_settings or (dry_run and system.dry_run))
     for name, given, needed in (
@@ -131,7 +131,7 @@ def train(
         return
     start_from = None if init is None else _start(init)
     out = Path(run or "dry-run")
-    request = Request(shards, valid, out, start_from, resume, console, init_name=init)
+    request = TrainingRequest(shards, valid, out, start_from, resume, console, init_name=init)
     if dry_run:
         echo(start.estimate(system.name, settings, request))
         return

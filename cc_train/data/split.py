@@ -105,7 +105,7 @@ def captioned(
     Args:
         codec: The kind of vocabulary.
         begun_with: The vocabulary of this kind of the run to resume, if it took a step;
-            `Request.begun_with` is such a function, which all ranks call together.
+            `TrainingRequest.begun_with` is such a function, which all ranks call together.
     """
     data = with_captions(read(shards, valid, settings.validation_split, console), console)
     backwards: list[str] = []

@@ -24,7 +24,7 @@ from cc_train.runs.stored_run import Run
 from cc_train.systems.pair_trunk import PairTrunk
 from cc_train.text import VOCABULARIES, VOCABULARY, Vocabulary
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, captioned
+from cc_train.training.task import TrainingRequest, captioned
 
 WORD_TENSORS = ("decoder.out.weight", "decoder.out.bias")  # a row for each word
 # How captioners of pairs are trained where it is not set.
@@ -86,7 +86,7 @@ class PairTraining:
     about: dict[str, Any]
 
     @classmethod
-    def of(cls, settings: PairSettings, request: Request) -> PairTraining:
+    def of(cls, settings: PairSettings, request: TrainingRequest) -> PairTraining:
         """Reads the training data from the shards. Raises UserError."""
         data, codec = captioned(settings, request, VOCABULARIES[settings.words])
         features = feature_statistics.first_features(data.train)

@@ -25,7 +25,7 @@ from cc_train.training.settings import Loop
 
 
 @dataclass(frozen=True)
-class Request:
+class TrainingRequest:
     """What a command asks for besides the settings.
 
     Attributes:
@@ -105,7 +105,7 @@ class SampleSettings(Protocol):
 
 
 def captioned(
-    settings: CaptionSettings, request: Request, codec: type[Vocabulary] = Vocabulary
+    settings: CaptionSettings, request: TrainingRequest, codec: type[Vocabulary] = Vocabulary
 ) -> tuple[Split, Vocabulary]:
     """The samples that a captioner is trained and validated on, and its words. Raises UserError.
 
@@ -121,7 +121,7 @@ def captioned(
 def validation(
     data: Split,
     settings: SampleSettings,
-    request: Request,
+    request: TrainingRequest,
     inputs: Inputs,
     ranks: Ranks | None = None,
     words: str | None = None,
@@ -151,7 +151,7 @@ def over_samples(
     objective: Objective,
     settings: SampleSettings,
     *,
-    request: Request,
+    request: TrainingRequest,
     about: Mapping[str, Any],
     files: Mapping[str, bytes],
     partners: bool = False,

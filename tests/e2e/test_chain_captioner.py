@@ -14,7 +14,7 @@ import torch
 from cc_prep.errors import UserError
 from cc_train import loading, start, systems
 from cc_train.runs import stored_run
-from cc_train.training.task import Request
+from cc_train.training.task import TrainingRequest
 from tests.commands import cc_train
 from tests.conftest import Command
 
@@ -36,7 +36,7 @@ def train(
     chosen = {name: value for name, value in {**SETTINGS, **changes}.items() if value is not None}
     settings = systems.recipe(system).Settings.model_validate(chosen)
     shards = ([f"{out}/shards/train-*.tar"], [f"{out}/shards/val-*.tar"])
-    start.train(system, settings, Request(*shards, run, init))
+    start.train(system, settings, TrainingRequest(*shards, run, init))
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from cc_train import start, systems
-from cc_train.training.task import Request
+from cc_train.training.task import TrainingRequest
 from tests import shard_factory
 
 Row = Callable[[str, str, str], None]
@@ -54,7 +54,7 @@ def values(system: str, folder: Path, **loop: Any) -> dict[str, Any]:
 def train(system: str, folder: Path, run: Path, **loop: Any) -> float:
     """Trains; the seconds that it took."""
     settings = systems.recipe(system).Settings.model_validate(values(system, folder, **loop))
-    request = Request([f"{folder}/train-*.tar"], [], run, console=Console(quiet=True))
+    request = TrainingRequest([f"{folder}/train-*.tar"], [], run, console=Console(quiet=True))
     began = time.perf_counter()
     start.train(system, settings, request)
     return time.perf_counter() - began

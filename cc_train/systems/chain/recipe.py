@@ -23,7 +23,7 @@ from cc_train.systems.chain.objective import ChainObjective, Losses
 from cc_train.systems.chain.regions import RegionSettings
 from cc_train.systems.pair_training import PairSettings, PairTraining
 from cc_train.text import VOCABULARY, TextCodec, Vocabulary
-from cc_train.training.task import Request, Task, over_samples, validation
+from cc_train.training.task import Task, TrainingRequest, over_samples, validation
 
 STARTS = ("pair", "chain")  # systems whose runs this one can start from
 MAX_LISTED = 4
@@ -48,7 +48,7 @@ class Settings(PairSettings):
     --init."""
 
 
-def prepare(settings: Settings, request: Request) -> Task:
+def prepare(settings: Settings, request: TrainingRequest) -> Task:
     """The training task: data, captioner, objective. Raises UserError.
 
     request.init: a run of this system, or of `pair`, whose encoder and decoder this one has too.

@@ -30,7 +30,7 @@ from cc_train.systems.clip4idc.objective import Clip4idcObjective, Network, from
 from cc_train.systems.clip4idc.variation import Data
 from cc_train.training.fact_losses import FactLosses
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task
+from cc_train.training.task import Task, TrainingRequest
 
 __all__ = ["Settings", "card", "compact", "prepare"]
 
@@ -59,7 +59,7 @@ class Settings(Section):
     """The training loop."""
 
 
-def prepare(settings: Settings, request: Request) -> Task:
+def prepare(settings: Settings, request: TrainingRequest) -> Task:
     """The training task: data, CLIP4IDC, objective. Raises UserError.
 
     request.init: weights of CLIP or of CLIP4IDC.

@@ -35,7 +35,7 @@ from cc_train.systems.mllm.loading import Base
 from cc_train.systems.mllm.objective import MllmObjective
 from cc_train.systems.mllm.prompts import PASTED, SIDES, Prompt, PromptTokenizer, Sizes
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task, over_samples, validation
+from cc_train.training.task import Task, TrainingRequest, over_samples, validation
 from cc_train.transformers_models import Precision, dtype_of, image_token
 
 IMAGE = "<image>"  # the mark of an image's place where a model has none of its own
@@ -104,7 +104,7 @@ class Settings(Section):
     """The training loop."""
 
 
-def prepare(settings: Settings, request: Request) -> Task:
+def prepare(settings: Settings, request: TrainingRequest) -> Task:
     """The training task: data, captioner, objective. Raises UserError."""
     loading.require()
     _refuse(settings)
@@ -329,7 +329,7 @@ def _init_connector(
     settings: Settings,
     entries: Sequence[Entry],
     spec: BackboneSpec,
-    request: Request,
+    request: TrainingRequest,
 ) -> None:
     """Initialises the connector: from the encoder of the pair captioner that --init names, which
     compares features in the same way, or else with the feature statistics of `entries`.
@@ -363,7 +363,7 @@ def _init_connector(
     connector.load_state_dict(shared, strict=False)
 
 
-def _say_sizes(captioner: MllmCaptioner, request: Request) -> None:
+def _say_sizes(captioner: MllmCaptioner, request: TrainingRequest) -> None:
     whole = sum(p.numel() for p in captioner.parameters())
     trained = sum(p.numel() for p in captioner.parameters() if p.requires_grad)
     request.console.print(

@@ -28,7 +28,7 @@ from cc_train.systems.pair.objective import Losses, PairObjective
 from cc_train.systems.pair.several import SeveralCaptioner
 from cc_train.systems.pair_training import PairSettings, PairTraining
 from cc_train.text import TextCodec, Vocabulary
-from cc_train.training.task import Request, Task, over_samples, validation
+from cc_train.training.task import Task, TrainingRequest, over_samples, validation
 
 MAP = "change_map."  # what the names of the tensors of a map of changes begin with
 FACTS = "facts"  # in a run's settings: the facts that it learned, unless they are SOLIDS
@@ -54,7 +54,7 @@ class Settings(PairSettings):
     """Weights of the losses; 0 leaves one out."""
 
 
-def prepare(settings: Settings, request: Request) -> Task:
+def prepare(settings: Settings, request: TrainingRequest) -> Task:
     """The training task: data, captioner, objective. Raises UserError."""
     training = PairTraining.of(settings, request)
     codec = training.codec

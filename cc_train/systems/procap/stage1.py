@@ -43,7 +43,7 @@ from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder, 
 from cc_train.systems.procap.stage1_objective import Losses, Stage1Objective
 from cc_train.systems.procap.stage1_probe import Gate, ProbedPairs
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task, over_samples
+from cc_train.training.task import Task, TrainingRequest, over_samples
 
 BATCH = 16  # of validation
 VALIDATION_SEED = 2**32 - 1  # far from those that trainings are given
@@ -170,7 +170,7 @@ class Settings(Section):
         return self
 
 
-def prepare(settings: Settings, request: Request) -> Task:
+def prepare(settings: Settings, request: TrainingRequest) -> Task:
     """The training task: data, procedure encoder, objective. Raises UserError.
 
     request.init: CLIP's weights, whose first blocks the encoder starts from.
@@ -243,7 +243,7 @@ def prepare(settings: Settings, request: Request) -> Task:
 
 
 def _probe(
-    labels: int | None, data: Split, features: FrameFeatures, request: Request
+    labels: int | None, data: Split, features: FrameFeatures, request: TrainingRequest
 ) -> dict[str, Gate]:
     """The probe of the validations, if one is asked for; the first rank runs it."""
     if labels is None or not request.ranks.is_main_process:

@@ -41,7 +41,7 @@ from cc_train.systems.procap.stage2_objective import Stage2Objective
 from cc_train.text import VOCABULARIES, TextCodec
 from cc_train.training.fact_losses import FactLosses
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task, captioned, over_samples, validation
+from cc_train.training.task import Task, TrainingRequest, captioned, over_samples, validation
 
 ENCODER = "intermediate_generator."
 
@@ -143,7 +143,7 @@ class Settings(Section):
         return self
 
 
-def prepare(settings: Settings, request: Request) -> Task:
+def prepare(settings: Settings, request: TrainingRequest) -> Task:
     """The training task: data, captioner, objective. Raises UserError.
 
     request.init: the folder of a stage-1 run, or CLIP's weights, whose first blocks the encoder
@@ -202,7 +202,7 @@ def _batches(settings: Settings, network: ProCap) -> CaptionBatches | MirroredBa
     return MirroredBatches(ordered, settings.mirror, masks=False)
 
 
-def _refuse_unread(settings: Settings, request: Request) -> None:
+def _refuse_unread(settings: Settings, request: TrainingRequest) -> None:
     """Raises UserError for files of networks that would be ignored, as beside those of --init."""
     vqgan, backbone = settings.vqgan, settings.backbone_weights
     if _stage1(request.init) is None:

@@ -32,7 +32,7 @@ from cc_train.systems.scorer.supervision import SceneLosses, Supervision
 from cc_train.systems.scorer.words import ScorerWords
 from cc_train.text import VOCABULARIES, TextCodec
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task, captioned, over_samples, validation
+from cc_train.training.task import Task, TrainingRequest, captioned, over_samples, validation
 
 CBR_HEADS = 8
 WORD_TENSORS = ("speaker.core.embed.weight", "speaker.logit.weight", "speaker.logit.bias")
@@ -136,7 +136,7 @@ class Settings(Section):
         return self.words or ("blanks" if self.reference_quirks else "treebank")
 
 
-def prepare(settings: Settings, request: Request) -> Task:
+def prepare(settings: Settings, request: TrainingRequest) -> Task:
     """The training task: data, captioner, objective. Raises UserError.
 
     request.init: another run of this system, whose network this one starts from.
@@ -199,7 +199,7 @@ def prepare(settings: Settings, request: Request) -> Task:
 def _initialise(
     network: ScorerCaptioner,
     settings: Settings,
-    request: Request,
+    request: TrainingRequest,
     codec: TextCodec,
     entries: Sequence[Entry],
 ) -> None:

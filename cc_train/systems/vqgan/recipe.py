@@ -24,7 +24,7 @@ from cc_train.data.stream import StatelessSource
 from cc_train.runs import run_folder
 from cc_train.systems.vqgan.objective import VqganObjective, Weights, measure
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request, Task
+from cc_train.training.task import Task, TrainingRequest
 
 Frame = tuple[Sample, str]
 
@@ -67,7 +67,7 @@ class Settings(Section):
         return self
 
 
-def prepare(settings: Settings, request: Request) -> Task:
+def prepare(settings: Settings, request: TrainingRequest) -> Task:
     """The training task: frames, VQGAN, objective. Raises UserError.
 
     request.init: weights of the same sizes.

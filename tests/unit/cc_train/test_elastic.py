@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch.distributed import TCPStore
 
 from cc_train import start, systems
-from cc_train.training.task import Request
+from cc_train.training.task import TrainingRequest
 from tests import shard_factory
 from tests.run_factory import log
 
@@ -37,7 +37,7 @@ def train(system: str, folder: Path, run: Path, most: int = 1) -> None:
     vqgan = str(folder / "vqgan.safetensors")
     model = systems.recipe(system).Settings
     settings = model.model_validate({"vqgan": vqgan, **OWN[system], "loop": loop})
-    request = Request([f"{folder}/train-*.tar"], [], run, console=Console(quiet=True))
+    request = TrainingRequest([f"{folder}/train-*.tar"], [], run, console=Console(quiet=True))
     start.train(system, settings, request)
 
 

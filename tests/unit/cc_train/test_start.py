@@ -14,7 +14,7 @@ from cc_prep.errors import UserError
 from cc_train import start, systems
 from cc_train.cli import train
 from cc_train.runs import checkpoints, run_folder
-from cc_train.training.task import Request, Task
+from cc_train.training.task import Task, TrainingRequest
 from tests import toy_captioner
 
 
@@ -34,12 +34,12 @@ def test_what_identifies_a_run_is_no_setting(
 ) -> None:
     """Keeps away: an `about` that a setting of the same name overwrites without a word."""
 
-    def prepare(settings: object, request: Request) -> Task:
+    def prepare(settings: object, request: TrainingRequest) -> Task:
         return Task(None, None, 1, {"width": "of the shards"})  # type: ignore[arg-type]
 
     monkeypatch.setattr(systems, "recipe", lambda name: SimpleNamespace(prepare=prepare))
     with pytest.raises(AssertionError, match="also a setting"):
-        start.train("toy", toy_captioner.Settings(), Request([], [], tmp_path))
+        start.train("toy", toy_captioner.Settings(), TrainingRequest([], [], tmp_path))
 
 
 def test_what_a_system_decides_is_stored_with_the_settings(
@@ -48,13 +48,13 @@ def test_what_a_system_decides_is_stored_with_the_settings(
     """Keeps away: weights that do not say of which sizes they are, and are read with others."""
     stored: dict[str, object] = {}
 
-    def prepare(settings: toy_captioner.Settings, request: Request) -> Task:
+    def prepare(settings: toy_captioner.Settings, request: TrainingRequest) -> Task:
         resolved = settings.model_copy(update={"width": 40})
         return Task(None, None, 1, {}, settings=resolved)  # type: ignore[arg-type]
 
     monkeypatch.setattr(systems, "recipe", lambda name: SimpleNamespace(prepare=prepare))
     monkeypatch.setattr(start, "fit", lambda *_, config, **options: stored.update(config) or {})
-    start.train("toy", toy_captioner.Settings(), Request([], [], tmp_path))
+    start.train("toy", toy_captioner.Settings(), TrainingRequest([], [], tmp_path))
     assert stored["width"] == 40
 
 

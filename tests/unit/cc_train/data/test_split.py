@@ -22,7 +22,7 @@ from cc_train.systems.procap import stage2
 from cc_train.systems.scorer import recipe as scorer
 from cc_train.systems.scorer.words import ScorerWords
 from cc_train.text import MARKS, Vocabulary
-from cc_train.training.task import Request, captioned
+from cc_train.training.task import TrainingRequest, captioned
 from tests import shard_factory
 
 
@@ -153,7 +153,7 @@ BACKWARDS = ("caption 0 is missing", "it is missing")
 
 def learned(shards: str, settings: CaptionSettings, run: Path, console: Console = QUIET) -> list:
     """The words of a training on shards, behind the marks."""
-    _, words = captioned(settings, Request([shards], [], run, console=console))
+    _, words = captioned(settings, TrainingRequest([shards], [], run, console=console))
     return words.words[len(MARKS) :]
 
 
@@ -251,5 +251,5 @@ def test_the_first_rank_alone_reads_captions_of_reversed_pairs(
     monkeypatch.setattr(split.shard_index, "reversed_captions", lambda entries: pytest.fail("read"))
     sent = [None, [*BACKWARDS]]
     monkeypatch.setattr(Ranks, "broadcast_from_rank0", lambda self, decide: sent.pop(0))
-    request = Request([shards], [], tmp_path, console=QUIET, ranks=Ranks(1, 2))
+    request = TrainingRequest([shards], [], tmp_path, console=QUIET, ranks=Ranks(1, 2))
     assert captioned(PairSettings(), request)[1].words[len(MARKS) :] == words

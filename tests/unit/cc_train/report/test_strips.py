@@ -17,7 +17,7 @@ from cc_train.evaluation import evaluation, shard_items
 from cc_train.evaluation.captions import metrics
 from cc_train.report import page
 from cc_train.systems.procap import stage1, stage2
-from cc_train.training.task import Request, Task
+from cc_train.training.task import Task, TrainingRequest
 from tests import shard_factory
 from tests.commands import cc_train
 from tests.unit.cc_train.systems.test_stage2 import write_run
@@ -34,7 +34,7 @@ def task_of(folder: Path, system: str, init: Path | None = None, **values: objec
     if init is None:  # which brings its own
         own["vqgan"] = str(vqgan)
     settings = build(recipe.Settings, own, "test", "docs")  # type: ignore[attr-defined]
-    request = Request([shards], [], folder / system, init, console=Console(quiet=True))
+    request = TrainingRequest([shards], [], folder / system, init, console=Console(quiet=True))
     task: Task = recipe.prepare(settings, request)  # type: ignore[attr-defined]
     return task
 

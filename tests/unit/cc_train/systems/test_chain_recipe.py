@@ -15,7 +15,7 @@ from cc_train.runs import stored_run
 from cc_train.runs.stored_run import Run
 from cc_train.systems.chain import recipe
 from cc_train.text import MARKS, VOCABULARY, Vocabulary
-from cc_train.training.task import Request
+from cc_train.training.task import TrainingRequest
 from tests import network_factory, pair_factory
 
 
@@ -85,14 +85,14 @@ def test_words_that_a_frozen_decoder_would_never_learn(
 def test_a_contrast_over_micro_batches_is_refused_by_its_name() -> None:
     settings = recipe.Settings.model_validate({"loop": {"grad_accum_steps": 2}})
     with pytest.raises(UserError, match=r"Set losses\.contrast=0"):
-        recipe.prepare(settings, Request([], [], Path("run")))
+        recipe.prepare(settings, TrainingRequest([], [], Path("run")))
 
 
 def test_a_trunk_that_nothing_trained_is_not_left_as_it_is() -> None:
     """Keeps away: random encoder and decoder that never learn, by the settings of pairs.yaml."""
     settings = recipe.Settings.model_validate({"trunk_rate": 0})
     with pytest.raises(UserError, match="without --init they are random") as raised:
-        recipe.prepare(settings, Request([], [], Path("run")))
+        recipe.prepare(settings, TrainingRequest([], [], Path("run")))
     assert "Give --init, such as captioner-mini, or set trunk_rate=1" in str(raised.value)
 
 

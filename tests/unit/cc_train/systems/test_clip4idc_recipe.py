@@ -27,7 +27,7 @@ from cc_train.systems.clip4idc.variation import Data, Variation, captions_of, dr
 from cc_train.training import fact_losses
 from cc_train.training.fact_losses import FactLosses
 from cc_train.training.settings import Loop
-from cc_train.training.task import Request
+from cc_train.training.task import TrainingRequest
 from tests import weight_factory
 
 RANDOM = np.random.default_rng(0)
@@ -256,7 +256,7 @@ def prepared(folder: Path, *, init: Path | None = None, **sizes: int) -> tuple[i
     """How many blocks see one image alone in the network that is trained, and in its settings."""
     if not list(folder.glob("*.tar")):
         write(folder, range(8))
-    request = Request(
+    request = TrainingRequest(
         [f"{folder}/*.tar"], (), folder / "run", init=init, console=Console(quiet=True)
     )
     task = clip4idc.prepare(clip4idc.Settings(network=Network(**SMALL | sizes)), request)

@@ -25,7 +25,7 @@ from cc_train.runs import checkpoints, run_folder, stored_run
 from cc_train.sharing import export
 from cc_train.systems.mllm import batches, recipe
 from cc_train.systems.mllm.grid_features import Connector, GridConnector
-from cc_train.training.task import Request
+from cc_train.training.task import TrainingRequest
 from tests import vlm_factory, weight_factory
 from tests.shard_factory import npy
 
@@ -87,8 +87,8 @@ def settings(folder: Path, family: str, shards: Path, steps: int = 2, **more: An
     return recipe.Settings.model_validate(values)
 
 
-def request(shards: Path, run: Path) -> Request:
-    return Request([str(shards / "train-*.tar")], [], run, console=QUIET)
+def request(shards: Path, run: Path) -> TrainingRequest:
+    return TrainingRequest([str(shards / "train-*.tar")], [], run, console=QUIET)
 
 
 @pytest.mark.parametrize("family", ["smolvlm", "instructblip", "lm"])
@@ -308,7 +308,7 @@ def test_a_connector_starts_from_a_pair_captioner(folder: Path, shards: Path) ->
     """Keeps away: a connector that begins anew although a run was named; one of other features."""
     mini = stored_run.read(run_folder.locate("captioner-mini"))
     spec = BackboneSpec.of_json(mini.settings["backbone"])
-    one = Request([], [], Path("none"), Path("captioner-mini"), console=QUIET)
+    one = TrainingRequest([], [], Path("none"), Path("captioner-mini"), console=QUIET)
     connector, chosen = GridConnector(Connector(), spec.grid, 48, 1.0), recipe.Settings()
     recipe._init_connector(connector, chosen, [], spec, one)
     for name in ("mean", "adapter.0.weight", "cross.query.weight", "facts.bias"):
@@ -325,9 +325,10 @@ def test_a_connector_starts_from_a_pair_captioner(folder: Path, shards: Path) ->
         UserError, match=r"was trained on features of .* these shards hold those of"
     ):
         recipe._init_connector(connector, chosen, [], dataclasses.replace(spec, sha256="0"), one)
+    request = TrainingRequest(["none.tar"], [], Path("none"), Path("x"), console=QUIET)
     with pytest.raises(UserError, match="--init: only the connector of a language model"):
-        start.train("mllm", settings(folder, "smolvlm", shards),  # before anything large is read
-                    Request(["none.tar"], [], Path("none"), Path("x"), console=QUIET))  # fmt: skip
+        # Before anything large is read.
+        start.train("mllm", settings(folder, "smolvlm", shards), request)
 
 
 def test_another_fine_tune_of_the_same_shape_is_another_model(folder: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cc_train import systems
 from cc_train.data.stream import SKIPPED
-from cc_train.training.task import Request, Task
+from cc_train.training.task import Task, TrainingRequest
 from cc_train.training.trainer import _Forward
 from tests import shard_factory
 
@@ -26,7 +26,7 @@ def prepared(folder: Path, system: str) -> Task:
     own: dict[str, Any] = {"decoder": DECODER} if system == "stage2" else {}
     values = {"vqgan": str(vqgan), "network": NETWORK, "loop": {"batch_size": 2}, **own}
     torch.manual_seed(0)
-    request = Request([shards], [], folder / "run", console=Console(quiet=True))
+    request = TrainingRequest([shards], [], folder / "run", console=Console(quiet=True))
     task: Task = systems.recipe(system).prepare(model.model_validate(values), request)
     return task
 

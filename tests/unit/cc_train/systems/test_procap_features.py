@@ -24,7 +24,7 @@ from cc_train.systems.procap import stage1, stage2
 from cc_train.systems.procap.captioner import ProCap
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
 from cc_train.systems.procap.visualise import GAP
-from cc_train.training.task import Request, Task
+from cc_train.training.task import Task, TrainingRequest
 from tests import shard_factory, weight_factory
 
 SIZES = {"width": 16, "heads": 2, "hidden": 16, "length": 8}
@@ -48,7 +48,7 @@ def prepared(folder: Path, system: str, init: Path | None = None, **values: obje
     settings = build(
         recipe.Settings, {"loop": loop, **files, **VALUES[system], **values}, "test", "docs"
     )
-    request = Request([shards], [], folder / system, init, console=Console(quiet=True))
+    request = TrainingRequest([shards], [], folder / system, init, console=Console(quiet=True))
     task: Task = recipe.prepare(settings, request)
     stored = {**settings.model_dump(mode="json"), "system": system, "files": sorted(task.files)}
     stored |= task.about

@@ -21,7 +21,7 @@ from cc_train.layers.caption_decoder import Norm
 from cc_train.runs import checkpoints, run_folder, stored_run
 from cc_train.systems.procap import stage1, stage2
 from cc_train.systems.procap.captioner import ProCap
-from cc_train.training.task import Request, Task
+from cc_train.training.task import Task, TrainingRequest
 from tests import shard_factory, weight_factory
 
 SCENES = 6
@@ -45,7 +45,7 @@ def prepared(
     files = {"vqgan": str(vqgan)} if init is None or init.is_file() else {}
     own = {"loop": loop, **files, **values}
     settings = build(recipe.Settings, own, "test", "docs")  # type: ignore[attr-defined]
-    request = Request([shards], [], folder / system, init, console=QUIET)
+    request = TrainingRequest([shards], [], folder / system, init, console=QUIET)
     task: Task = recipe.prepare(settings, request)  # type: ignore[attr-defined]
     return task
 
@@ -118,7 +118,7 @@ def test_settings_are_checked_before_any_data(
     tmp_path: Path, values: dict[str, object], expected: str
 ) -> None:
     """Keeps away: minutes of reading, and of --init, before an error that was clear at once."""
-    request = Request(["no.tar"], [], tmp_path / "run", tmp_path / "init", console=QUIET)
+    request = TrainingRequest(["no.tar"], [], tmp_path / "run", tmp_path / "init", console=QUIET)
     with pytest.raises(UserError, match=expected):
         stage2.prepare(build(stage2.Settings, values, "test", "docs"), request)
 
@@ -145,7 +145,7 @@ def test_losses_of_captions_are_added_up(tmp_path: Path) -> None:
 def test_networks_beside_those_of_stage_1_are_refused(tmp_path: Path, key: str) -> None:
     """Keeps away: a file that is named, and never read."""
     settings = build(stage2.Settings, {key: "file.pt"}, "test", "docs")
-    request = Request(["no.tar"], [], tmp_path / "run", tmp_path / "init", console=QUIET)
+    request = TrainingRequest(["no.tar"], [], tmp_path / "run", tmp_path / "init", console=QUIET)
     with pytest.raises(UserError, match=rf"^{key}: with --init .* Leave {key} out with --init"):
         stage2.prepare(settings, request)
 
@@ -222,4 +222,4 @@ def test_pairs_to_validate_on_are_checked_before_the_first_step(tmp_path: Path) 
     own = {"network": NETWORK, "frames": "pixels", "vqgan": str(vqgan), "loop": {"device": "cpu"}}
     settings = build(stage1.Settings, own, "test", "docs")
     with pytest.raises(UserError, match=r"set-val-.* holds the images of 0"):
-        stage1.prepare(settings, Request([shards], [valid], tmp_path / "x", console=QUIET))
+        stage1.prepare(settings, TrainingRequest([shards], [valid], tmp_path / "x", console=QUIET))

@@ -13,7 +13,7 @@ from cc_prep.formats import sequences, tar
 from cc_prep.records import FrameSequence, ImagePair
 from cc_train.data import order, sequence_index
 from cc_train.systems.vqgan import recipe as vqgan
-from cc_train.training.task import Request
+from cc_train.training.task import TrainingRequest
 
 RANDOM = np.random.default_rng(0)
 
@@ -33,7 +33,7 @@ def test_frames_of_one_id_are_too_few(tmp_path: Path) -> None:
     with tar.write_shard(str(shard)) as (writer, _):
         sequence = FrameSequence(pair, np.zeros((3, 32, 40, 3), np.uint8))
         writer.add(pair.key, sequences.encode(sequence, "png", 95, {}))
-    request = Request([str(shard)], (), tmp_path / "run", console=Console(quiet=True))
+    request = TrainingRequest([str(shard)], (), tmp_path / "run", console=Console(quiet=True))
     with pytest.raises(UserError, match="none is left to validate on"):
         vqgan.prepare(vqgan.Settings(), request)
 
