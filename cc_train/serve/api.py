@@ -24,7 +24,7 @@ from cc_train.captioner import Caption
 from cc_train.data import image_pairs
 from cc_train.data.image_pairs import Sized
 from cc_train.pretrained import Captioner
-from cc_train.serve.captions import MAX_BEAMS
+from cc_train.serve.caption_service import MAX_BEAMS
 
 JSON, FORM = "application/json", "multipart/form-data"
 MAX_PAIRS = 32  # of a batch

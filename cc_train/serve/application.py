@@ -35,7 +35,7 @@ from cc_prep.errors import JobFailed, RejectedPair, UserError
 from cc_prep.media import images, video
 from cc_train.pretrained import Captioner
 from cc_train.serve import api
-from cc_train.serve.captions import CaptionService, Service
+from cc_train.serve.caption_service import CaptionService, Service
 from cc_train.serve.collection import Collection, Row
 from cc_train.serve.waiting import TYPES, Pair, Waiting
 

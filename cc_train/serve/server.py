@@ -21,7 +21,7 @@ from cc_train.data.pair_lists import read_pairs
 from cc_train.pretrained import Captioner
 from cc_train.runs import stored_run
 from cc_train.serve.application import Application
-from cc_train.serve.captions import CaptionService, ChatService, Service
+from cc_train.serve.caption_service import CaptionService, ChatService, Service
 from cc_train.serve.collection import Collection
 from cc_train.serve.connections import MAX_HEADER_BYTES, Connection
 from cc_train.serve.waiting import Pair

@@ -15,7 +15,7 @@ import torch
 from cc_prep.media import images
 from cc_train.pretrained import Captioner
 from cc_train.serve import connections
-from cc_train.serve.captions import CaptionService
+from cc_train.serve.caption_service import CaptionService
 from cc_train.serve.collection import Collection
 from cc_train.serve.server import Server
 from tests.network_factory import Talkative

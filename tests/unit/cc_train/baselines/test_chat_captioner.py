@@ -16,7 +16,7 @@ from cc_prep.errors import JobFailed, UserError
 from cc_train import doubt
 from cc_train.baselines import prompts
 from cc_train.baselines.captioner import MAX_SIDE, ChatCaptioner
-from cc_train.serve.captions import ChatService
+from cc_train.serve.caption_service import ChatService
 from cc_train.serve.server import Server
 from tests.commands import Done, cc_train
 from tests.server_factory import KEY, MODEL, ChatServer, Said, Trouble

@@ -13,7 +13,7 @@ from cc_prep.errors import UserError
 from cc_prep.media.masks import fitted
 from cc_train.captioner import Caption
 from cc_train.report import overlays
-from cc_train.serve import captions
+from cc_train.serve import caption_service
 
 COLOURS = {1: (0, 255, 0), 2: (255, 0, 0)}
 
@@ -77,5 +77,5 @@ def test_a_captioner_without_masks_is_told_in_a_line(tmp_path: Path) -> None:
 def test_each_class_of_public_data_has_a_colour_of_its_own(name: str) -> None:
     """Keeps away: buildings and playgrounds that look alike."""
     classes = manifest.load(name).masks.names
-    for colours in (overlays.COLOURS, captions.COLOURS):
+    for colours in (overlays.COLOURS, caption_service.COLOURS):
         assert len({*colours[: len(classes)]}) == len(classes)

@@ -19,7 +19,7 @@ from cc_prep.errors import UserError
 from cc_prep.media import images
 from cc_train.pretrained import Captioner
 from cc_train.serve import api, application
-from cc_train.serve.captions import MAX_BEAMS, CaptionService
+from cc_train.serve.caption_service import MAX_BEAMS, CaptionService
 from cc_train.serve.server import Server
 from tests.network_factory import Talkative
 

@@ -10,7 +10,7 @@ import pytest
 
 from cc_prep import datasets
 from cc_train.pretrained import Captioner
-from cc_train.serve.captions import CaptionService
+from cc_train.serve.caption_service import CaptionService
 from cc_train.serve.collection import Collection
 from cc_train.serve.server import Server, make, shipped_examples
 from tests.browser import Tab, tab

@@ -17,7 +17,7 @@ from cc_prep import storage
 from cc_prep.media import images
 from cc_train.pretrained import Captioner
 from cc_train.serve import application
-from cc_train.serve.captions import CaptionService
+from cc_train.serve.caption_service import CaptionService
 from cc_train.serve.collection import Collection
 from cc_train.serve.pixels import Pixels
 from cc_train.serve.server import Server
