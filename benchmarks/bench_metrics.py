@@ -14,7 +14,7 @@ import click
 import numpy as np
 from lib.measuring import report, turns
 
-from cc_prep.synth import captions as wording
+from cc_prep.synth import grammar
 from cc_train.evaluation.captions import metrics
 
 REFERENCES = 5
@@ -44,7 +44,7 @@ def main(captions: int, repeats: int) -> None:
 def sentences(count: int) -> tuple[dict[str, list[str]], dict[str, str]]:
     """References and a prediction for so many pairs, of random words in the field's manner."""
     rng = np.random.default_rng(0)
-    texts = [*chain(*wording.SENTENCES.values()), *wording.NO_CHANGE_SENTENCES]
+    texts = [*chain(*grammar.SENTENCES.values()), *grammar.NO_CHANGE_SENTENCES]
     words = sorted({word for text in texts for word in text.split() if word.isalpha()})
     words += [f"word{number}" for number in range(300)]
 

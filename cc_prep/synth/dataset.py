@@ -26,8 +26,8 @@ from cc_prep import extras, storage
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.media.images import encode_image
 from cc_prep.records import CHANGE, NO_CHANGE, SEVERAL
-from cc_prep.synth import captions, masks, scenes
 from cc_prep.synth import facts as scene_facts
+from cc_prep.synth import grammar, masks, scenes
 
 VERSION = 3
 MAX_SCENES = 10**6  # six digits in a file name
@@ -188,12 +188,12 @@ def compose(
         rng = np.random.default_rng([settings.seed, index, attempt])
         scene = scenes.sample(rng, index, change, settings.jitter, further)
         # Sides are those of the middle camera, which another one far from it sees the other way.
-        if scene is None or (settings.jitter > 1 and not captions.by_attributes(scene)):
+        if scene is None or (settings.jitter > 1 and not grammar.by_attributes(scene)):
             continue
-        sentences = captions.change_captions(scene, rng)
+        sentences = grammar.change_captions(scene, rng)
         seen = masks.visible_change(scene, settings.size) if len(sentences) >= 3 else None
         if seen is not None:
-            unchanged = captions.no_change_captions(rng)
+            unchanged = grammar.no_change_captions(rng)
             return scene, seen, {"change": sentences, "no_change": unchanged}
     raise JobFailed(f"scene {index}: no {', '.join((change, *further))} in {MAX_TRIES} tries")
 
@@ -335,14 +335,14 @@ def _sentences(
     unchanged = record["captions"][NO_CHANGE]
     rich = (
         record["captions"],
-        {CHANGE: captions.change_captions(scene.reversed(), rng), NO_CHANGE: unchanged},
+        {CHANGE: grammar.change_captions(scene.reversed(), rng), NO_CHANGE: unchanged},
     )
     if settings.wording == "rich":
         return rich
-    unchanged = [captions.PLAIN_NO_CHANGE]
+    unchanged = [grammar.PLAIN_NO_CHANGE]
     plain = (
-        {CHANGE: captions.plain_captions(scene), NO_CHANGE: unchanged},
-        {CHANGE: captions.plain_captions(scene.reversed()), NO_CHANGE: unchanged},
+        {CHANGE: grammar.plain_captions(scene), NO_CHANGE: unchanged},
+        {CHANGE: grammar.plain_captions(scene.reversed()), NO_CHANGE: unchanged},
     )
     if settings.wording == "plain":
         return plain

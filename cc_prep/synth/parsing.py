@@ -1,4 +1,4 @@
-"""What a caption claims: the grammar of `captions.py`, read backwards from its own tables.
+"""What a caption claims: the sentences of `grammar.py`, read backwards from its own tables.
 
 A caption of the grammar gives exactly what it states. Of any other text as much is recognised as
 the grammar's words allow: the attributes of the object that the sentence is about, its new colour
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from cc_prep.records import FACT_TYPES, SEVERAL
-from cc_prep.synth.captions import (
+from cc_prep.synth.grammar import (
     ADJECTIVES,
     FEATURES,
     NO_CHANGE_SENTENCES,

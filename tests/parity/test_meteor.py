@@ -8,7 +8,7 @@ import shutil
 import pytest
 from pycocoevalcap.meteor.meteor import Meteor
 
-from cc_prep.synth import captions as wording
+from cc_prep.synth import grammar
 from cc_train.evaluation.captions.meteor import tables
 from cc_train.evaluation.captions.meteor.measure import meteor
 
@@ -26,7 +26,7 @@ def test_the_program_answers_the_same() -> None:
         for number in synsets[word].split():
             groups.setdefault(number, []).append(word.replace("_", " "))
     alike = [words for words in groups.values() if len(words) > 1]
-    plain = [*" ".join(wording.NO_CHANGE_SENTENCES).split(), "of", "and", "box", "boxes", "."]
+    plain = [*" ".join(grammar.NO_CHANGE_SENTENCES).split(), "of", "and", "box", "boxes", "."]
 
     def words() -> list[str]:
         of_one_meaning = [word for group in rng.sample(alike, 2) for word in group]

@@ -14,8 +14,8 @@ import numpy as np
 
 from cc_prep.composites import sentences
 from cc_prep.records import CHANGE, NO_CHANGE, Facts, ObjectAttributes
-from cc_prep.synth import captions, scenes
 from cc_prep.synth import facts as scene_facts
+from cc_prep.synth import grammar, scenes
 from cc_prep.synth.parsing import NEW_FEATURES, UNCHANGED
 
 RIGHT = "right"
@@ -67,7 +67,7 @@ def drawn(count: int, seed: int) -> list[Facts]:
         index = len(listed) // 2
         scene = scenes.sample(rng, index, scenes.CHANGE_TYPES[index % len(scenes.CHANGE_TYPES)])
         attempt += 1
-        if scene is None or not captions.change_captions(scene, rng):
+        if scene is None or not grammar.change_captions(scene, rng):
             continue
         by_kind = scene_facts.of_scene(scene)
         listed += [by_kind[CHANGE], by_kind[NO_CHANGE]]
@@ -230,8 +230,8 @@ def _plain(facts: Facts) -> str:
     if facts.grammar == "composites":
         return sentences.plain(facts)
     if facts.type == UNCHANGED:
-        return captions.PLAIN_NO_CHANGE
-    return captions.PLAIN[facts.type].format(**_words(facts, None))
+        return grammar.PLAIN_NO_CHANGE
+    return grammar.PLAIN[facts.type].format(**_words(facts, None))
 
 
 def _rich(facts: Facts, rng: np.random.Generator, count: int = 1) -> list[str]:
@@ -239,8 +239,8 @@ def _rich(facts: Facts, rng: np.random.Generator, count: int = 1) -> list[str]:
     if facts.grammar == "composites":
         return sentences.rich(facts, rng, count)
     if facts.type == UNCHANGED:
-        return captions.no_change_captions(rng, count)
-    templates = captions.SENTENCES[facts.type]
+        return grammar.no_change_captions(rng, count)
+    templates = grammar.SENTENCES[facts.type]
     chosen = rng.permutation(len(templates))[:count]
     return [templates[number].format(**_words(facts, rng)) for number in chosen]
 
@@ -253,8 +253,8 @@ def _words(facts: Facts, rng: np.random.Generator | None) -> dict[str, str]:
     def pick(words: Sequence[str]) -> str:
         return words[0] if rng is None else words[int(rng.integers(len(words)))]
 
-    adjectives = captions.ADJECTIVES
-    noun = pick(captions.NOUNS[one["shape"]])
+    adjectives = grammar.ADJECTIVES
+    noun = pick(grammar.NOUNS[one["shape"]])
     looks = [pick(adjectives[one["size"]]), one["color"], pick(adjectives[one["material"]]), noun]
     new = facts.after[facts.type] if facts.after and facts.type in NEW_FEATURES else ""
     return {"it": " ".join(looks), "new": new}

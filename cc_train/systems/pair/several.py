@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cc_prep.composites import sentences as composed
-from cc_prep.synth import captions
+from cc_prep.synth import grammar
 from cc_train.captioner import Caption
 from cc_train.data.supervision import SOLIDS, UNKNOWN
 from cc_train.layers.caption_decoder import DecoderSettings
@@ -39,9 +39,9 @@ class Seen:
     log_chance: float
 
     def __str__(self) -> str:
-        """The plain sentence of `cc_prep.synth.captions`."""
-        it = " ".join(self.values[name] for name in captions.FEATURES)
-        return captions.PLAIN[self.type].format(it=it, new=self.new)
+        """The plain sentence of `cc_prep.synth.grammar`."""
+        it = " ".join(self.values[name] for name in grammar.FEATURES)
+        return grammar.PLAIN[self.type].format(it=it, new=self.new)
 
 
 class SeveralCaptioner(PairCaptioner):
@@ -78,7 +78,7 @@ class SeveralCaptioner(PairCaptioner):
         result = []
         for number, ood_score in enumerate(self.ood_score(features)):
             seen, nothing_else = self._seen(images[number], maps, number)
-            text = captions.SENTENCES_APART.join(map(str, seen)) or captions.PLAIN_NO_CHANGE
+            text = grammar.SENTENCES_APART.join(map(str, seen)) or grammar.PLAIN_NO_CHANGE
             score = sum((one.log_chance for one in seen), nothing_else)
             result.append(self._judged(Caption(text, score=score), ood_score, beams=1))
         return result

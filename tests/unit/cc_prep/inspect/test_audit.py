@@ -15,8 +15,8 @@ from cc_prep.datasets import exclusions
 from cc_prep.inspect import audit
 from cc_prep.inspect.inspection import inspect
 from cc_prep.records import Facts, ImagePair
-from cc_prep.synth.captions import NO_CHANGE_SENTENCES, PLAIN_NO_CHANGE, SENTENCES
 from cc_prep.synth.facts import attributes as solid
+from cc_prep.synth.grammar import NO_CHANGE_SENTENCES, PLAIN_NO_CHANGE, SENTENCES
 from tests.conftest import Command
 from tests.dataset_factory import levir_mci
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from cc_prep import caption_normalization
 from cc_prep.records import CHANGE, NO_CHANGE
-from cc_prep.synth import captions, facts, parsing, scenes
+from cc_prep.synth import facts, grammar, parsing, scenes
 
 SEEDS = st.integers(0, 10**6)
 CHANGES = st.sampled_from(scenes.CHANGE_TYPES)
-ATTRIBUTES = captions.FEATURES
+ATTRIBUTES = grammar.FEATURES
 
 
 def sampled(seed: int, change: str) -> tuple[scenes.Scene, np.random.Generator]:
@@ -25,7 +25,7 @@ def sampled(seed: int, change: str) -> tuple[scenes.Scene, np.random.Generator]:
         scene = scenes.sample(rng, seed, change)
         if scene is not None:
             there = scene.after if change == "add" else scene.before
-            if captions.referring_expressions(there, scene.changed):
+            if grammar.referring_expressions(there, scene.changed):
                 return scene, rng
     raise AssertionError("no scene in 100 tries")
 
@@ -52,8 +52,8 @@ def test_every_caption_of_a_scene_claims_its_facts(seed: int, change: str) -> No
     expected = {"type": change} | {name: attributes[name] for name in ATTRIBUTES}
     if change in parsing.NEW_FEATURES:
         expected["new"] = true.after[change]
-    plain = captions.plain_caption(scene)
-    for sentence in (*captions.change_captions(scene, rng), plain):
+    plain = grammar.plain_caption(scene)
+    for sentence in (*grammar.change_captions(scene, rng), plain):
         for variant in variants(sentence):
             claims = parsing.parse(variant)
             claimed = values(claims)
@@ -66,10 +66,10 @@ def test_every_caption_of_a_scene_claims_its_facts(seed: int, change: str) -> No
 
 def test_sentences_about_no_change() -> None:
     """Keeps away: an unchanged pair whose own reference is judged wrong."""
-    sentences = [*captions.no_change_captions(np.random.default_rng(0), 10)]
-    assert set(sentences) == set(captions.NO_CHANGE_SENTENCES)
+    sentences = [*grammar.no_change_captions(np.random.default_rng(0), 10)]
+    assert set(sentences) == set(grammar.NO_CHANGE_SENTENCES)
     assert facts.of_scene(sampled(0, "add")[0])[NO_CHANGE].type == parsing.UNCHANGED
-    for sentence in (*sentences, captions.PLAIN_NO_CHANGE):
+    for sentence in (*sentences, grammar.PLAIN_NO_CHANGE):
         for variant in variants(sentence):
             assert values(parsing.parse(variant)) == {"type": "none"}
             assert parsing.parse(variant).grammatical
@@ -85,7 +85,7 @@ FEATURE_WORDS = {
     st.sampled_from(parsing.TEMPLATES),
     *(st.sampled_from(FEATURE_WORDS[feature]) for feature in ATTRIBUTES[:-1]),
     st.sampled_from(FEATURE_WORDS["shape"][1:]),
-    st.sampled_from([None, *captions.RELATIONS]),
+    st.sampled_from([None, *grammar.RELATIONS]),
     st.sampled_from(list(scenes.COLORS)),
     st.sampled_from(scenes.MATERIALS),
 )
@@ -126,7 +126,7 @@ def test_the_tables_are_whole() -> None:
     }  # fmt: skip
     assert {kind for kind, _ in parsing.TEMPLATES} == {"none", *scenes.CHANGE_TYPES}
     assert set(parsing.CUES.values()) == {"none", *scenes.CHANGE_TYPES}
-    one_word = [word for words in (*captions.NOUNS.values(), *captions.ADJECTIVES.values())
+    one_word = [word for words in (*grammar.NOUNS.values(), *grammar.ADJECTIVES.values())
                 for word in words]  # fmt: skip
     assert len(one_word) == len(set(one_word)), "a word with two meanings"
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 from cc_prep.errors import UserError
 from cc_prep.records import CHANGE, NO_CHANGE, Facts
-from cc_prep.synth import captions, dataset, masks, parsing, scenes
+from cc_prep.synth import dataset, grammar, masks, parsing, scenes
 from cc_train.evaluation.rendered import fact_scores
 from tests import commands
 
@@ -101,9 +101,9 @@ def test_expressions_single_out(seed: int, change: str) -> None:
     """Keeps away: "the cube moved" in a scene of three cubes."""
     scene, rng = sampled(seed, change)
     there = scene.after if change == "add" else scene.before
-    for expression in captions.referring_expressions(there, scene.changed):
-        assert captions.fits(there, scene.changed, expression) == [scene.changed]
-    sentences = captions.change_captions(scene, rng)
+    for expression in grammar.referring_expressions(there, scene.changed):
+        assert grammar.fits(there, scene.changed, expression) == [scene.changed]
+    sentences = grammar.change_captions(scene, rng)
     assert len(sentences) == len(set(sentences)) <= 6
     for sentence in sentences:
         assert "{" not in sentence
@@ -116,12 +116,12 @@ def test_expressions_single_out(seed: int, change: str) -> None:
 def test_the_plain_sentence_says_all_in_few_words(seed: int, change: str) -> None:
     scene, _ = sampled(seed, change)
     there = scene.after if change == "add" else scene.before
-    if not captions.referring_expressions(there, scene.changed):
+    if not grammar.referring_expressions(there, scene.changed):
         return
-    sentence = captions.plain_caption(scene)
-    assert sentence == captions.plain_caption(scene)
+    sentence = grammar.plain_caption(scene)
+    assert sentence == grammar.plain_caption(scene)
     solid = (scene.after if change == "add" else scene.before)[scene.changed]
-    for feature in captions.FEATURES:
+    for feature in grammar.FEATURES:
         assert getattr(solid, feature) in sentence.split()
     if change in ("color", "material"):
         assert sentence.endswith(f" turned {getattr(scene.after[scene.changed], change)}")
@@ -149,7 +149,7 @@ def test_other_words_need_no_rendering(tmp_path: Path) -> None:
     assert {len(listed) for listed in captions_by_name.values()} == {1}
     assert json.loads((root / "synth.json").read_text())["wording"] == "plain"
     for name, of_pair in facts["no_change"].items():
-        assert of_pair["reversed_captions"] == [captions.PLAIN_NO_CHANGE], name
+        assert of_pair["reversed_captions"] == [grammar.PLAIN_NO_CHANGE], name
     list(dataset.make(str(root), 3, rich))
     assert annotations() == first
     assert images == {p: p.stat().st_mtime_ns for p in root.rglob("*.png")}
@@ -204,16 +204,16 @@ def test_twins_need_a_relation() -> None:
         return scenes.Solid(shape, "large", "red", "metal", x, 0.0, 0.0)
 
     there = (solid("cube", -2), solid("cube", 2), solid("sphere", 0))
-    expressions = captions.referring_expressions(there, 0)
+    expressions = grammar.referring_expressions(there, 0)
     assert expressions
     assert all(len(e) == 6 and e[-1] == "2" for e in expressions)
-    assert captions.referring_expressions(there, 2) == [
+    assert grammar.referring_expressions(there, 2) == [
         ("shape",),
-        *[e for e in captions.referring_expressions(there, 2) if len(e) > 1],
+        *[e for e in grammar.referring_expressions(there, 2) if len(e) > 1],
     ]
     # Three in a row: the middle one is on neither side of anything alone.
     row = (solid("cube", -2), solid("cube", 0), solid("cube", 2))
-    assert captions.referring_expressions(row, 1) == []
+    assert grammar.referring_expressions(row, 1) == []
 
 
 def test_official_layout(synth_root: Path) -> None:
@@ -387,8 +387,8 @@ def test_several_movers_do_not_collide(seed: int) -> None:
 def test_texts_say_each_change_once(seed: int) -> None:
     scene = several(seed)
     for one in (scene, scene.reversed()):
-        plain = captions.plain_captions(one)
-        rich = captions.change_captions(one, np.random.default_rng(seed))
+        plain = grammar.plain_captions(one)
+        rich = grammar.change_captions(one, np.random.default_rng(seed))
         for text in (*plain, *rich):
             claims = [parsing.parse(part) for _, part in parsing.statements(text)]
             assert all(claim.grammatical for claim in claims)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from cc_prep.datasets.layouts import clevr_change
 from cc_prep.errors import UserError
 from cc_prep.records import CHANGE, NO_CHANGE, Facts
-from cc_prep.synth import captions, scenes
 from cc_prep.synth import facts as scene_facts
+from cc_prep.synth import grammar, scenes
 from cc_prep.synth.facts import attributes as solid
 from cc_train.evaluation import evaluation
 from cc_train.evaluation.captions import coco
@@ -157,7 +157,7 @@ def test_every_reference_is_exact(seed: int, change: str) -> None:
     """Keeps away: a ceiling below 100 % for captions that are references of their pairs."""
     rng = np.random.default_rng(seed)
     scene = scenes.sample(rng, seed, change)
-    references = captions.change_captions(scene, rng) if scene else []
+    references = grammar.change_captions(scene, rng) if scene else []
     if scene is None or not references:
         return
     facts = scene_facts.of_scene(scene)
@@ -166,7 +166,7 @@ def test_every_reference_is_exact(seed: int, change: str) -> None:
         assert verdict.exact, reference
         assert "wrong" not in verdict.outcomes.values()
         assert not judge(reference, facts[NO_CHANGE], references).exact
-    plain = captions.plain_caption(scene)
+    plain = grammar.plain_caption(scene)
     assert set(judge(plain, facts[CHANGE], [plain]).outcomes.values()) == {"right"}
 
 
