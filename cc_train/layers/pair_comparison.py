@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from cc_prep.models.cpu import attention
 from cc_train.data.supervision import SOLIDS, FactVocabulary
+from cc_train.layers.caption_decoder import sinusoids
 
 GROUPS = 8
-SUMMARIES = 7
+SUMMARIES, PLACES = 7, 2
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Changes:
     Attributes:
         facts: Logits [P, sum of the `fact_classes` of a FactVocabulary].
         before, after: Logits of the place of the change, [P, rows · columns].
-        summaries: What the attention maps read, [P, 7, D].
+        summaries: What the attention maps read, [P, SUMMARIES, D]; with `places`, PLACES more say
+            where the change is before and after.
         grid: The differences at every place, [P, rows · columns, D].
     """
 
@@ -176,6 +178,9 @@ class Comparison(FactReader):
         width: D.
         dropout: Of what the facts are read from.
         vocabulary: The facts that are read.
+        places: Whether summaries say where the change is. Among differences that are a hundred
+            times as large, a decoder hardly sees the positions of places: of composed pairs it
+            learned top and bottom, which the pictures show as well, and left and right not at all.
     """
 
     def __init__(
@@ -185,14 +190,23 @@ class Comparison(FactReader):
         heads: int = 4,
         dropout: float = 0.1,
         vocabulary: FactVocabulary = SOLIDS,
+        places: bool = False,
     ) -> None:
         super().__init__(width, dropout, vocabulary)
-        self.position = nn.Parameter(0.02 * torch.randn(grid[0] * grid[1], width))
+        self.places = places
+        self.position = nn.Parameter(
+            grid_sinusoids(*grid, width) if places else 0.02 * torch.randn(grid[0] * grid[1], width)
+        )
         self.norm = nn.LayerNorm(width)
         self.cross = CrossAttention(width, heads)
         self.mix = nn.Sequential(nn.Conv2d(5 * width, width, 1), Residual(width))
         self.from_fused = nn.Linear(2 * width, width)
         self.from_facts = nn.Linear(sum(vocabulary.fact_classes), width)
+
+    @property
+    def summaries(self) -> int:
+        """Number of summaries of a pair."""
+        return SUMMARIES + (PLACES if self.places else 0)
 
     def forward(self, first: Tensor, second: Tensor) -> Changes:
         """The changes from images [P, D, rows, columns] to others."""
@@ -210,9 +224,19 @@ class Comparison(FactReader):
         seen = self.read(before, after, grid)
         facts = seen.facts.split(self.vocabulary.fact_classes, dim=1)
         chances = torch.cat([part.softmax(1) for part in facts], dim=1)
-        summaries = (*seen.pooled, self.from_fused(seen.fused), self.from_facts(chances))
+        summaries = [*seen.pooled, self.from_fused(seen.fused), self.from_facts(chances)]
+        if self.places:
+            positions = self.position.expand(len(grid), -1, -1)
+            summaries += [_pool(positions, seen.before), _pool(positions, seen.after)]
         stacked_summaries = torch.stack(summaries, dim=1)
         return Changes(seen.facts, seen.before, seen.after, stacked_summaries, grid)
+
+
+def grid_sinusoids(rows: int, columns: int, width: int) -> Tensor:
+    """Where each place of a grid is, [rows · columns, width]: its row, then its column."""
+    down, across = sinusoids(rows, width // 2), sinusoids(columns, width // 2)
+    parts = (down[:, None].expand(-1, columns, -1), across[None].expand(rows, -1, -1))
+    return torch.cat(parts, dim=2).flatten(0, 1)
 
 
 def change_bridge(width: int, out: int) -> nn.Sequential:
@@ -220,9 +244,9 @@ def change_bridge(width: int, out: int) -> nn.Sequential:
     return nn.Sequential(nn.LayerNorm(width), nn.Linear(width, out))
 
 
-def change_kinds(out: int) -> nn.Parameter:
-    """What tells the summaries and the places apart, [SUMMARIES + 1, out]."""
-    return nn.Parameter(0.02 * torch.randn(SUMMARIES + 1, out))
+def change_kinds(out: int, summaries: int = SUMMARIES) -> nn.Parameter:
+    """What tells the summaries and the places apart, [summaries + 1, out]."""
+    return nn.Parameter(0.02 * torch.randn(summaries + 1, out))
 
 
 def change_tokens(
@@ -239,13 +263,14 @@ def change_tokens(
         bridge, kinds: What `change_bridge` and `change_kinds` made.
         pool: Fewer places of all places, [P, N, D].
     """
-    summaries: Tensor = bridge(changes.summaries) + kinds[:SUMMARIES]
+    count = changes.summaries.shape[1]
+    summaries: Tensor = bridge(changes.summaries) + kinds[:count]
     if positions is None:
         return summaries
     places = changes.grid + positions
     if pool is not None:
         places = pool(places)
-    return torch.cat((summaries, bridge(places) + kinds[SUMMARIES]), dim=1)
+    return torch.cat((summaries, bridge(places) + kinds[count]), dim=1)
 
 
 def _pool(tokens: Tensor, logits: Tensor) -> Tensor:

@@ -22,6 +22,9 @@ class EncoderSettings(AttentionSizes):
     """Dropout of the vectors from which facts are read."""
     feature_dropout: float = Field(0.0, ge=0, lt=1)
     """The share of the backbone's channels that training leaves out of an image."""
+    places: bool = False
+    """Whether two tokens tell the decoder where the change is, before and after. Captions that say
+    "on the left" of the picture need them."""
 
 
 class FeatureComparison(Comparison):
@@ -46,7 +49,9 @@ class FeatureComparison(Comparison):
         vocabulary: FactVocabulary = SOLIDS,
     ) -> None:
         channels, rows, columns = grid
-        super().__init__(sizes.width, (rows, columns), sizes.heads, sizes.dropout, vocabulary)
+        super().__init__(
+            sizes.width, (rows, columns), sizes.heads, sizes.dropout, vocabulary, sizes.places
+        )
         self.sizes = sizes
         self.register_buffer("mean", torch.zeros(channels))
         self.register_buffer("std", torch.ones(channels))

@@ -52,7 +52,7 @@ class PairTrunk(WithFrozen, EncoderDecoder):
         self.use_frozen("backbone", backbone)
         self.encoder = PairEncoder(backbone.spec.grid, encoder, vocabulary)
         self.bridge = change_bridge(encoder.width, decoder.width)
-        self.kinds = change_kinds(decoder.width)
+        self.kinds = change_kinds(decoder.width, self.encoder.summaries)
         self.decoder = CaptionDecoder(len(codec), decoder)
 
     def prepare(self, before_after: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ from cc_train.captioner import CaptionModel
 from cc_train.decoding.search import greedy
 from cc_train.distributed import ALONE, Ranks
 from cc_train.layers.caption_loss import caption_loss
-from cc_train.layers.pair_comparison import SUMMARIES
 from cc_train.systems.chain import consistency, masks, matching
 from cc_train.systems.chain.captioner import ChainCaptioner, Look
 from cc_train.systems.chain.consistency import Consistency
@@ -221,7 +220,8 @@ class ChainObjective(CaptionObjective):
             rows = self._pointed(batch)
             grid = self.network.backbone.spec.grid[1:]
             places = grid[0] * grid[1]
-            looked = turn.looked[rows, :, SUMMARIES : SUMMARIES + places]
+            first = self.network.encoder.summaries
+            looked = turn.looked[rows, :, first : first + places]
             labels = batch["labels"][rows]
             says = (labels != IGNORED) & (labels != self.network.codec.marks.end)
             pointing = consistency.pointing(looked, batch["mask"][rows, 0], says, grid)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cc_prep.errors import UserError
-from cc_train.layers.pair_comparison import SUMMARIES
+from cc_train.layers.pair_comparison import PLACES, SUMMARIES
 from cc_train.systems.mllm import adapters, families, images, loading
 from cc_train.systems.mllm.estimate import estimate
 from cc_train.systems.mllm.recipe import Settings
@@ -25,7 +25,8 @@ def dry_run(settings: Settings) -> str:
     family = loading.family_of(config, model.family, path)
     images.require_pictures(family, model.image_size, model.images)
     if family is families.LM:
-        side, places, pictures = None, SUMMARIES + settings.connector.grid**2, 1
+        summaries = SUMMARIES + (PLACES if settings.connector.places else 0)
+        side, places, pictures = None, summaries + settings.connector.grid**2, 1
     elif family.pixels == "processor":
         raise UserError(
             "model.family=auto: the tokens of an image are known to the model's processor alone",

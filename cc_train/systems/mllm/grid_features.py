@@ -14,7 +14,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from cc_train.layers.pair_comparison import (
-    SUMMARIES,
     Changes,
     change_bridge,
     change_kinds,
@@ -48,12 +47,12 @@ class GridConnector(FeatureComparison):
         super().__init__(grid, sizes)
         self.cells, self.scale = sizes.grid, scale
         self.bridge = change_bridge(sizes.width, width)
-        self.kinds = change_kinds(width)
+        self.kinds = change_kinds(width, self.summaries)
 
     @property
     def tokens(self) -> int:
         """Number of tokens of a pair."""
-        return SUMMARIES + self.cells**2
+        return self.summaries + self.cells**2
 
     def tokens_of(self, changes: Changes, rows: int) -> Tensor:
         """Tokens [B, tokens, width]: summaries, then places row by row.
