@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cc_prep import datasets, manifest, manifest_text, storage
-from cc_prep.datasets import proposals
+from cc_prep.datasets import proposals, unread
 from cc_prep.datasets.layouts import annotation_files, file_names, folders, levir_cc, table
 from cc_prep.datasets.no_change_sentences import all_say_so
 from cc_prep.datasets.proposals import Proposal
@@ -98,9 +98,10 @@ def recognise(name: str, root: str, like: str | None = None, *, folder: str = ""
     nearly: list[Proposal] = []
     if complete in ([], ["folders"]):
         nearly = proposals.of_folder(root)
-        tables = [one for one in nearly if one.layout == "table" and not one.missing]
-        if complete and tables and not all(parts["table"].values()):
-            complete, nearly = [], tables
+        # Folders of images alone have no captions: who lists these beside them means the list.
+        listed = [one for one in nearly if one.names_images and not one.missing]
+        if complete and listed:
+            complete, nearly = [], listed
     if has_table and {"folders", "levir_cc"} & {*complete[:1]}:
         # The table says more than the names of folders, and `cc-train serve --collect` writes both.
         table.only_table(root)
@@ -178,6 +179,7 @@ def _described(work: _Work, layout: str, proposal: Proposal | None = None) -> Re
         faults.append(
             f"images outside the root, such as {outside[0]!r}: they need outside_root: true"
         )
+    remarks += unread.notes(final, itertools.chain(*found.values()), faults)
     counts = {split: len(listed) for split, listed in found.items()}
     return Recognised(text, final, counts, faults, remarks)
 

@@ -63,6 +63,11 @@ class Proposal:
     remarks: list[str] = field(default_factory=list)
     missing: str = ""
 
+    @property
+    def names_images(self) -> bool:
+        """Whether a file names the images, rather than folders alone holding them."""
+        return self.layout == "table" or self.settings.get("levir", {}).get("captions") is not None
+
 
 def of_folder(root: str) -> list[Proposal]:
     """What a folder may be, the likeliest first; those that miss something come last."""

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from cc_prep import datasets, storage
-from cc_prep.datasets import exclusions
+from cc_prep.datasets import exclusions, unread
 from cc_prep.datasets.every_image import read_every_image
 from cc_prep.datasets.exclusions import Exclusion
 from cc_prep.datasets.layouts import split_file
 from cc_prep.errors import Reason, RejectedPair, UserError
-from cc_prep.inspect import audit, data_warnings, unread
+from cc_prep.inspect import audit, data_warnings
 from cc_prep.manifest import Manifest
 from cc_prep.media import masks
 from cc_prep.media.images import FRAME, has_transparent_pixels, read_together

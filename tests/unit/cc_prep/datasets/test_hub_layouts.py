@@ -136,6 +136,26 @@ def test_a_table_beside_folders_says_more(tmp_path: Path) -> None:
     assert [pair.captions for pair in pairs] == [(one,) for one in SENTENCES[:3]]
 
 
+@pytest.mark.parametrize("folder", ["{side}", "{split}/{side}"])
+def test_captions_in_karpathys_form_say_more_than_folders(tmp_path: Path, folder: str) -> None:
+    """Keeps away: `folders, pairs: train 24`, with all captions and splits lost in silence."""
+    root = tmp_path / "d"
+    recognised, pairs = found(lambda d: hub_tables.karpathy(d, folder=folder), root)
+    assert recognised.pairs == {"train": 2, "val": 1, "test": 1}
+    assert (recognised.settings.layout, recognised.settings.levir.before) == (
+        "levir_cc", folder.format(side="A", split="{split}")
+    )  # fmt: skip
+    assert pairs[0].captions == (SENTENCES[0],)
+    assert not any("nobody reads" in remark for remark in recognised.remarks)
+    value = json.loads((root / "dataset_karp.json").read_text())
+    for row in value["images"]:
+        row["filename"] = f"other_{row['filename']}"
+    write(root / "dataset_karp.json", value)
+    others, _ = found(lambda _: None, root)
+    assert others.settings.layout == "folders"
+    assert any("nobody reads dataset_karp.json. docs/" in remark for remark in others.remarks)
+
+
 def test_what_a_collecting_page_wrote(tmp_path: Path) -> None:
     """Keeps away: the folder of `cc-train serve --collect` taken for LEVIR-CC, with ProCap's
     settings."""

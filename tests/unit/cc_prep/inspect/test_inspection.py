@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from cc_prep import datasets, manifest
-from cc_prep.inspect import unread
+from cc_prep.datasets import unread
 from cc_prep.inspect.inspection import inspect
 from cc_prep.manifest import Manifest
 from tests.dataset_factory import image, write

@@ -1,4 +1,5 @@
-"""Files beside the data that no pair has and no reader asks for: notes of `cc-prep inspect`.
+"""Files beside the data that no pair has and no reader asks for: notes of `cc-prep init` and
+`cc-prep inspect`.
 
 A list of unchanged pairs under another name, or a folder of images without rows, is otherwise lost
 in silence.
