@@ -277,10 +277,10 @@ def init(name: str, root: str, out: str | None, like: str | None) -> None:
     target = Path(out or f"manifests/{name}.yaml")
     if target.suffix not in (".yaml", ".yml"):
         raise UserError(f"--out {out}: not the name of a YAML file", f"Give --out {out}.yaml")
-    if out is None and name in manifest.packaged():
-        raise UserError(f"{name}: a manifest of the package has this name", "Give another NAME")
     if target.exists():
         raise UserError(f"{target}: already exists", "Give another NAME or --out, or remove it")
+    if out is None and name in manifest.packaged():
+        raise UserError(f"{name}: a manifest of the package has this name", "Give another NAME")
     layout = detect_layout.recognise(name, root, like, folder=str(target.parent))
     target.parent.mkdir(parents=True, exist_ok=True)
     storage.write_bytes(str(target), layout.text.encode())

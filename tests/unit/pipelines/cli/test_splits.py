@@ -187,6 +187,12 @@ def test_the_commands(
     # A manifest of ours by this name would mean other data from then on.
     ours = commands.cc_prep("init", "clevr", "--root", scenes)
     assert (ours.returncode, "of the package has this name" in ours.stderr) == (2, True)
+    # Who works in a clone writes into the folder of the package.
+    monkeypatch.setattr(manifest, "packaged", lambda: {"mine"})
+    again = commands.cc_prep("init", "mine", "--root", scenes)
+    assert "manifests/mine.yaml: already exists. Give another NAME or --out, or" in again.stderr
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
     data = tmp_path / "data"
     shutil.copytree(scenes, data)
     options = ("--root", data, "--shares", "train=2,test=1")
