@@ -110,7 +110,14 @@ def of_images(
             "change, mark them so"
         )
     leaks = [sorted(splits.values()) for splits in splits_of.values() if len(splits) > 1]
-    faults = [f"{len(leaks)} images are in several splits: {_named(leaks)}"] if leaks else []
+    faults = (
+        [
+            f"{len(leaks)} images are in several splits: {_named(leaks)}. Keep all pairs of an "
+            "image in one split"
+        ]
+        if leaks
+        else []
+    )
     return notes, faults
 
 

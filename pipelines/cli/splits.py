@@ -178,14 +178,37 @@ def _pairs_without_splits(dataset: str, settings: Manifest) -> list[ImagePair]:
         settings.layout
     )
     if every_pair is None:
-        layout = settings.layout
-        raise UserError(f"{dataset}: {layout} comes with its splits", "Use them as they are")
+        raise UserError(
+            f"{dataset}: {settings.layout} comes with its splits",
+            "Use them as they are" + _or_change(settings),
+        )
     datasets.reader(settings)
     pairs = every_pair(settings)
     datasets.check_inside(settings, pairs)
     if len({pair.split for pair in pairs}) > 1:
-        raise UserError(f"{dataset} has splits already", "Drop its split column or its folders")
+        raise UserError(f"{dataset} has splits already", _remedy(settings))
     return pairs
+
+
+def _or_change(settings: Manifest) -> str:
+    """How splits that come with the data are changed, where a row of a file names each pair's."""
+    from cc_prep.datasets.layouts.levir_cc import SPLIT
+
+    if settings.layout != "levir_cc" or settings.levir.captions is None:
+        return ""
+    folders = ", and move its images" if SPLIT in settings.levir.before else ""
+    return f", or change the `split` of an image in {settings.levir.captions}{folders}"
+
+
+def _remedy(settings: Manifest) -> str:
+    """How the splits of a table or of folders are left out, so that its pairs can be divided."""
+    from cc_prep.datasets.layouts.table import SPLIT
+
+    if settings.layout == "folders":
+        return "Put the pairs of all its folders into one"
+    if SPLIT in (settings.table.file or ""):
+        return f"Let the manifest's table.file have * in place of {SPLIT}"
+    return "To divide its pairs anew, do not read that column: --set table.columns.split=null"
 
 
 def _shares(text: str) -> dict[str, float]:

@@ -248,7 +248,16 @@ def test_the_commands(
         (["--group-by", "^site"], "finds nothing in 30 paths, such as before/site0_00.png. Let it"),
         (["--group", "site"], "folders has no columns. Use --group-by"),
         (["--group", "a", "--group-by", "b"], "Give one of them"),
-        (["--set", "layout=levir_cc"], "levir_cc comes with its splits"),
+        (
+            ["--set", "layout=levir_cc"],
+            "levir_cc comes with its splits. Use them as they are, or change the `split` of an "
+            "image in LevirCCcaptions.json, and move its images",
+        ),
+        (
+            ["--set", "layout=levir_cc", "--set", "levir.before=A"],
+            "change the `split` of an image in LevirCCcaptions.json\n",
+        ),
+        (["--set", "layout=spot_the_diff"], "comes with its splits. Use them as they are\n"),
     ],
 )
 def test_mistakes_of_split(scenes: Path, options: list[str], message: str) -> None:
@@ -259,9 +268,37 @@ def test_mistakes_of_split(scenes: Path, options: list[str], message: str) -> No
 
 
 def test_splits_that_are_there_are_kept(tmp_path: Path) -> None:
+    """Keeps away: "drop its split column", and no word of how."""
     MAKERS["own"](tmp_path)
-    done = commands.cc_prep("split", "own", "--root", tmp_path)
-    assert (done.returncode, "has splits already" in done.stderr) == (2, True)
+    options = ("split", "own", "--root", tmp_path)
+    done = commands.cc_prep(*options)
+    remedy = "--set table.columns.split=null"
+    assert (done.returncode, done.stderr.endswith(f"do not read that column: {remedy}\n")) == (
+        2, True
+    )  # fmt: skip
+    done = commands.cc_prep(*options, *remedy.split(), "--shares", "train=1,dev=1")
+    assert done.returncode == 0, done.stderr
+    assert "splits: [train, dev]" in done.stdout
+    settings = manifest.load(
+        "own", ["split_file=splits.json", "splits=[train, dev]"], str(tmp_path)
+    )
+    assert all(datasets.pairs(settings, split) for split in settings.splits)
+
+
+def test_splits_of_files_and_folders_are_kept(tmp_path: Path) -> None:
+    rows = "before,after,caption\n{0}/before/0.png,{0}/after/0.png,a tree grew\n"
+    for i, split in enumerate(("train", "test")):
+        (tmp_path / f"{split}.csv").write_text(rows.format(split))
+        photograph(tmp_path / split / "before/0.png", i)
+        photograph(tmp_path / split / "after/0.png", 10 + i)
+    options = ("split", "own", "--root", tmp_path, "--set", "splits=[train, test]")
+    done = commands.cc_prep(*options, "--set", "layout=folders")
+    assert done.returncode == 2
+    assert "own has splits already. Put the pairs of all its folders into one\n" in done.stderr
+    done = commands.cc_prep(*options, "--set", 'table.file="{split}.csv"')
+    assert "Let the manifest's table.file have * in place of {split}" in done.stderr
+    done = commands.cc_prep(*options, "--set", 'table.file="*.csv"', "--shares", "train=1,dev=1")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_split_that_is_named_twice_counts_once(tmp_path: Path) -> None:
