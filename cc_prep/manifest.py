@@ -582,6 +582,20 @@ def text_of(dataset: str) -> str:
     return _find(dataset)[2]
 
 
+def variable_of(source: str, key: str, value: str) -> str | None:
+    """The environment variable by which a manifest's file gives a dotted key this value, if any."""
+    try:
+        written: Any = settings.read(text_of(source), source)
+    except UserError:  # the text of a manifest need not lie in a file
+        return None
+    for part in key.split("."):
+        written = written.get(part) if isinstance(written, dict) else None
+    match = settings.VARIABLE.fullmatch(written) if isinstance(written, str) else None
+    if match is None or value != (os.environ.get(match["name"]) or match["default"]):
+        return None
+    return match["name"]
+
+
 def is_packaged(dataset: str) -> bool:
     """Whether `dataset` names a manifest of the package, and none of the current folder."""
     own = dataset.endswith((".yaml", ".yml")) or Path(f"manifests/{dataset}.yaml").is_file()

@@ -5,13 +5,51 @@ All functions return SHA-256 by name, and raise UserError for settings or files 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from pathlib import Path
+
 from rich.console import Console
 
 from cc_prep import extras, storage, weights
 from cc_prep.errors import UserError, prefix_error_with
-from cc_prep.manifest import NONE, Features, Manifest
+from cc_prep.manifest import NONE, Features, Manifest, variable_of
 from cc_prep.steps import interpolate
 from cc_prep.weights.folders import locate_folder
+
+# Keys that may name files: section and key.
+FILES = (
+    ("interpolate", "weights"), ("score", "weights"), ("tokenize", "weights"),
+    ("tokenize", "config"), ("features", "weights"),
+)  # fmt: skip
+
+
+def check_files(manifest: Manifest, steps: Collection[str]) -> None:
+    """Raises UserError that names all local files which steps need and which are not there.
+
+    Args:
+        steps: Sections of the manifest.
+    """
+    runs = {*steps}
+    if not interpolate.has_weights(manifest.interpolate):
+        runs.discard("interpolate")
+    if manifest.features.backbone == NONE:
+        runs.discard("features")
+    missing, variables = [], []
+    for section, key in FILES:
+        file = getattr(getattr(manifest, section), key)
+        # Another word is the name of weights, which is checked where these are located.
+        has_form = isinstance(file, str) and ("/" in file or Path(file).suffix[1:].isalpha())
+        if section in runs and has_form and not storage.exists(storage.with_home(file)):
+            missing.append(f"{section}.{key} {file}")
+            variables.append(variable_of(manifest.source, f"{section}.{key}", file))
+    if missing:
+        are = "a file is" if len(missing) == 1 else f"{len(missing)} files are"
+        named = ", ".join(filter(None, variables))
+        raise UserError(
+            f"{manifest.source}: {are} not there: {', '.join(missing)}",
+            "Put them there, or say where they are by --set KEY=FILE"
+            + (f" or in the environment: {named}" if named else ""),
+        )
 
 
 def of_interpolator(manifest: Manifest) -> dict[str, str]:

@@ -159,6 +159,7 @@ def _to_interpolate(request: job.Request, source: str | None) -> Inputs:
     manifest = request.manifest
     shards = plan(manifest, request.splits, request.limit)
     _check_truth(manifest, shards)
+    job_weights.check_files(manifest, ["interpolate"])
     return Inputs(
         manifest,
         shards,
@@ -183,6 +184,7 @@ def _to_score(request: job.Request, source: str | None) -> Inputs:
     manifest = fingerprint.continue_from(request.manifest, folder)
     _note_missing(request, shards, folder)
     fingerprint.check_keyframes(manifest)
+    job_weights.check_files(manifest, ["score"])
     return Inputs(
         manifest,
         shards,
@@ -211,6 +213,7 @@ def _to_build(request: job.Request, source: str | None) -> Inputs:
     folder = storage.absolute(source or request.out)
     manifest, makes, shards = _plan_build(request, folder)
     planned = [shard for shard in shards if shard.pairs]
+    job_weights.check_files(manifest, makes | {"tokenize", "features"})
     manifest = fingerprint.with_config_content(manifest)
     fingerprint.check_keyframes(manifest)
     findings = read_findings(manifest, folder)

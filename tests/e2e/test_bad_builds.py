@@ -56,7 +56,7 @@ def mistaken(done: subprocess.CompletedProcess[str], message: str) -> None:
     [
         (("--set", "interpolate.method=dis"), "interpolate.method: rife → dis"),
         (("--set", "keyframes.k=4"), "3 frames in between"),
-        (("--set", "score.weights=nowhere.pt"), "neither a known name nor a file"),
+        (("--set", "score.weights=nowhere.pt"), "a file is not there: score.weights nowhere.pt"),
         (("--set", "score.wieghts=x"), 'Did you mean "score.weights"?'),
         (("--set", "keyframes.strategy=best"), "keyframes.strategy"),
         (("--split", "dev"), "dev"),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cc_prep import manifest
+from cc_prep.errors import UserError
 from cc_prep.formats import provenance, training_shards
 from pipelines import job_weights
 from tests import weight_factory
@@ -78,3 +79,32 @@ def test_whether_a_network_runs(overrides: tuple[str, ...], makes: set[str], run
     """Keeps away: shards of images alone that wait for a GPU and then use one core."""
     settings = manifest.load("synth", [*PLAIN, *overrides], None)
     assert job_weights.runs_in_build(settings, frozenset(makes)) is runs
+
+
+def test_all_missing_files_are_named_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: one missing file a run, and nowhere the variable that says where it is."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("VFIFORMER", "CLIP4IDC", "VQGAN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VQGAN_CONFIG", "gone.yaml")
+    settings = manifest.load("paper/procap_clevr", ["score.weights=other.bin"])
+    steps = ("interpolate", "score", "tokenize", "features")
+    with pytest.raises(UserError) as caught:
+        job_weights.check_files(settings, steps)
+    assert caught.value.what.endswith(
+        "4 files are not there: interpolate.weights models/net_220.pth, score.weights other.bin, "
+        "tokenize.weights models/clevr_epoch=000035.ckpt, tokenize.config gone.yaml"
+    )
+    assert caught.value.remedy.endswith(
+        "by --set KEY=FILE or in the environment: VFIFORMER, VQGAN, VQGAN_CONFIG"
+    )
+    with pytest.raises(UserError, match=r"a file is not there: score\.weights other\.bin"):
+        job_weights.check_files(settings, ["score"])
+    for name in ("models/clevr_epoch=000035.ckpt", "gone.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    job_weights.check_files(settings, ["tokenize"])
+    # A word is the name of weights, and the list of these is what helps there.
+    job_weights.check_files(manifest.load("clevr", ["interpolate.weights=rife-v9"]), steps)
