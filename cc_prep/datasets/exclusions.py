@@ -23,6 +23,8 @@ from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
 
 FIELDS = ["split", "id", "kind", "reason", "detail"]
+HEADER = ",".join(FIELDS).encode()
+MAX_HEADER = 64  # bytes, with the mark and the line's end that a spreadsheet adds
 
 
 @dataclass(frozen=True, order=True)
@@ -54,6 +56,12 @@ def write(path: str, exclusions: Iterable[Exclusion]) -> int:
 def read(path: str) -> list[Exclusion]:
     """The rows of the file. Raises UserError."""
     return _parsed(path, _content(path))
+
+
+def is_list(path: str) -> bool:
+    """Whether a file is such a list, by its first line."""
+    with storage.open_read(path) as file:
+        return HEADER in file.readline(MAX_HEADER)
 
 
 def apply(manifest: Manifest, split: str, pairs: Sequence[ImagePair]) -> list[ImagePair]:

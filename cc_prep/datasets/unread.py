@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from cc_prep import storage
+from cc_prep.datasets import exclusions
 from cc_prep.datasets.layouts import folders, masks, table
 from cc_prep.datasets.layouts.annotation_files import LITTER, is_image, visible
 from cc_prep.datasets.layouts.file_names import canonical
@@ -50,7 +51,7 @@ def notes(manifest: Manifest, pairs: Iterable[ImagePair], faults: Iterable[str])
             if f"{prefix}{name}" not in files | known and name.lower() not in LITTER:
                 if is_image(name) and folder:
                     stray_images.append(f"{prefix}{name}")
-                elif not ABOUT.fullmatch(name):
+                elif not ABOUT.fullmatch(name) and not _is_ours(storage.join(path, name)):
                     names.append(f"{prefix}{name}")
         for name in map(canonical, visible(storage.list_folders(path))):
             if f"{prefix}{name}" not in within | known:
@@ -70,6 +71,14 @@ def notes(manifest: Manifest, pairs: Iterable[ImagePair], faults: Iterable[str])
             f"{MAX_FOLDERS} of {len(within):,} folders were looked through for files that nobody "
             "reads"
         )
+
+
+def _is_ours(path: str) -> bool:
+    """Whether it is a list of exclusions, which `cc-prep inspect` may have written there."""
+    try:
+        return path.endswith(".csv") and exclusions.is_list(path)
+    except (OSError, UserError):
+        return False
 
 
 def _remedy(manifest: Manifest, names: list[str]) -> str:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from cc_prep import datasets, manifest
-from cc_prep.datasets import unread
+from cc_prep.datasets import exclusions, unread
 from cc_prep.inspect.inspection import inspect
 from cc_prep.manifest import Manifest
 from tests.dataset_factory import image, write
@@ -216,6 +216,8 @@ def test_files_that_nobody_reads_are_noted(tmp_path: Path, monkeypatch: pytest.M
         "nobody reads nochange.txt, more/. Pairs in which nothing changed are listed in "
         "unchanged.txt"
     ]
+    exclusions.write(str(tmp_path / "excl.csv"), [])  # of our own
+    assert inspect(own(tmp_path, "splits=[train]"), ["train"]).notes == notes
     audit = "train: 1 pair with a contradiction: 1 (kind change; the captions say that nothing "
     [note] = [note for note in notes if note.startswith(audit)]
     assert "Correct unchanged.txt, set captions.mark_unchanged: true, or leave them out" in note
