@@ -58,7 +58,8 @@ def unchecked(dataset: str, ours: Sequence[Row], mixed: bool = False) -> list[st
                 f"{row.name}: whether it is scored on the pairs and references of the published "
                 "rows is not checked"
             )
-            _refuse(what, f"Evaluate it with --protocol {names[0]}", mixed)
+            remedy = f"Evaluate it with --protocol {names[0]}, which data of your own cannot follow"
+            _refuse(what, remedy, mixed)
             notes.append(f"{what}; see --protocol {names[0]}")
         elif (plain := protocol.removesuffix(protocols.CHOSEN_ON_TEST)) not in names:
             other = f"{row.name} is scored by the protocol {protocol}, not by one of {dataset}"

@@ -147,7 +147,8 @@ def test_compare_with_published_rows_names_the_protocol(tmp_path: Path) -> None:
     refused = cc_train("compare", run, "--dataset", "spot")
     assert refused.returncode == 2
     assert "run: whether" in refused.stderr
-    assert "Evaluate it with --protocol spot-single, or give --mixed" in refused.stderr
+    own = "--protocol spot-single, which data of your own cannot follow, or give --mixed"
+    assert f"Evaluate it with {own}" in refused.stderr
     assert (
         "see --protocol spot-single"
         in cc_train("compare", run, "--dataset", "spot", "--mixed").stdout
