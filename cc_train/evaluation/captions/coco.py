@@ -358,7 +358,8 @@ def _referenced(path: str, content: Any) -> list[dict[str, Any]]:
                 facts[_whole(id)] = {"captions": [_whole(text) for text in texts]}
     except (TypeError, KeyError, AttributeError):
         raise UserError(
-            f"{place}: no references", "Give COCO annotations or {id: [captions]}"
+            f"{place}: no references",
+            "Give COCO annotations, as cc-prep references NAME writes them, or {id: [captions]}",
         ) from None
     return [{"key": id, **fact} for id, fact in facts.items()]
 

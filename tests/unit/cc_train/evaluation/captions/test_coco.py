@@ -319,6 +319,10 @@ def test_half_a_pair_of_surrogates_is_evaluated(tmp_path: Path) -> None:
         ([], "no references|not one"),
         ({"1": []}, "not one reference"),
         ({"1": [None]}, "no references"),  # not the word None
+        (
+            {"images": [{"filename": "a.png", "sentences": [{"raw": "it moved"}]}]},
+            "no references. Give COCO annotations, as cc-prep references NAME writes them, or ",
+        ),
     ],
 )
 def test_what_is_no_reference_file(tmp_path: Path, content: Any, message: str) -> None:
