@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -13,12 +14,14 @@ import torch
 from cc_prep import datasets, manifest
 from cc_prep.storage import sha256
 from cc_prep.synth import dataset
-from cc_train import loading
+from cc_train import Captioner, loading
+from cc_train.data.pair_lists import read_pairs
 from cc_train.evaluation.rendered import fact_scores
 from cc_train.runs import run_folder
+from cc_train.serve.server import shipped_examples
 from tests.commands import cc_train
 
-NAME, CHAIN = "captioner-mini", "chain-mini"
+NAME, CHAIN, COMPOSITES = "captioner-mini", "chain-mini", "composites-mini"
 SCENES = 12
 # Of 24 pairs, or shares. The cards' figures are over 500 and 250 scenes.
 LEAST = {"told apart": 22, "exact": 20, "confidence": 0.8, "overlap": 0.6}
@@ -53,7 +56,7 @@ def captioned(folder: Path, pairs: list[tuple[str, str]]) -> list[dict[str, obje
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("name", [NAME, CHAIN])
+@pytest.mark.parametrize("name", [NAME, CHAIN, COMPOSITES])
 def test_the_card_belongs_to_the_file(name: str) -> None:
     folder = run_folder.locate(name)
     model = folder / "model.safetensors"
@@ -131,3 +134,28 @@ def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / NAME).mkdir()
     done = cc_train("caption", NAME, "a.png", "b.png")
     assert (done.returncode, "checkpoint" in done.stderr) == (2, True)
+
+
+def test_the_captioner_of_composed_pairs_is_right_on_real_ones() -> None:
+    """It saw no pair of a real camera. The scenes of rendered solids are none of its own."""
+    captioner = Captioner.from_pretrained(COMPOSITES, device="cpu")
+    yard = list(read_pairs(shipped_examples(photographs=True)))[:5]
+    captions = captioner([(Path(before), Path(after)) for before, after in yard])
+    assert [str(one) for one in captions] == [
+        "a person appeared at the top left",
+        "a person disappeared on the left",
+        "a person moved from the top left to the top right",
+        "nothing changed",
+        "the picture became darker",
+    ]
+    assert all((one.confidence or 0) > 0.8 for one in captions)
+    solids = captioner([(Path(b), Path(a)) for b, a in read_pairs(shipped_examples())])
+    assert sum("not sure" in str(one) or "nothing" in str(one) for one in solids) >= 3
+
+
+def test_all_authors_of_composed_pictures_are_named() -> None:
+    rows = list(csv.DictReader((run_folder.locate(COMPOSITES) / "licences.csv").open()))
+    assert len(rows) == 473
+    assert all(row["author"] for row in rows)
+    free = ("CC0-1.0", "public-domain", "CC-BY-")
+    assert all(row["licence"].startswith(free) for row in rows)
