@@ -201,13 +201,12 @@ def test_a_wide_beam_finds_the_best_of_all(seed: int) -> None:
     vocabulary = [word for word in range(10) if word != UNK]
     best = []
     for length in range(4):
-        for words in itertools.product([w for w in vocabulary if w != EOS], repeat=length):
-            ids = [BOS, *words, *([EOS] if length < 3 else [])]
-            logits = network(torch.tensor([ids[:-1]]), memory)[0].clone()
-            logits[:, UNK] = -torch.inf
-            chances = logits.log_softmax(-1)
-            score = sum(float(chances[i, word]) for i, word in enumerate(ids[1:]))
-            best.append((score, list(words)))
+        sentences = list(itertools.product([w for w in vocabulary if w != EOS], repeat=length))
+        ids = torch.tensor([[BOS, *s, *([EOS] if length < 3 else [])] for s in sentences])
+        logits = network(ids[:, :-1], memory.expand(len(ids), -1, -1)).clone()
+        logits[:, :, UNK] = -torch.inf
+        scores = logits.log_softmax(-1).gather(2, ids[:, 1:, None]).sum((1, 2))
+        best += zip(scores.tolist(), map(list, sentences), strict=True)
     best.sort(reverse=True)
     [hypotheses] = beam(CachedDecoder(network), memory, width=400)
     for (score, words), one in zip(best[:5], hypotheses[:5], strict=True):
