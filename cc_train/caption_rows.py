@@ -23,6 +23,8 @@ def row(caption: Caption, classes: Sequence[str] = ()) -> dict[str, Any]:
         values["raw_caption"] = caption.raw
     if caption.confidence is not None:
         values["confidence"] = round(caption.confidence, 4)
+    if caption.compared is not None:
+        values["compared"] = round(caption.compared, 4)
     if caption.changes is not None:
         values["changes"] = [_change(one) for one in caption.changes]
     elif caption.mask is not None:

@@ -76,6 +76,8 @@ class Caption:
         changes: Of the objects that the sentence names; None for systems that find none.
         raw: The captioner's sentence, where `text` says in its place that it is not sure, or that
             the images are equal (`cc_train.doubt`); else None.
+        compared: The share of the image before that the registered image after shows; None for
+            images that are not registered.
     """
 
     text: str
@@ -87,6 +89,7 @@ class Caption:
     attention: Attention | None = None
     changes: tuple[Change, ...] | None = None
     raw: str | None = None
+    compared: float | None = None
 
     def __str__(self) -> str:
         return self.text

@@ -140,8 +140,9 @@ class Captioner:
     ) -> Caption | list[Caption]:
         """The caption of a pair, or the captions of a list of pairs, in their order.
 
-        Of two equal images it says that they are equal, and with a confidence below 5 % that the
-        captioner is not sure, and why. `Caption.raw` then has the captioner's sentence.
+        Of two equal images it says that they are equal, and with a confidence below 5 %, or less
+        than 75 % that could be compared, that it is not sure, and why. `Caption.raw` then has the
+        captioner's sentence.
 
         Args:
             before, after: Images as `cc_train.data.image_pairs.Image` has them: paths, URLs, arrays
@@ -213,7 +214,7 @@ class Captioner:
         captions = self.model.caption(pixels.to(self.device), beams)
         calibration = self.model.calibration if isinstance(self.model, EncoderDecoder) else None
         return [
-            doubt.told(caption, pair.are_equal, calibration)
+            doubt.told(caption, pair.are_equal, calibration, pair.compared)
             for caption, pair in zip(captions, pairs, strict=True)
         ]
 

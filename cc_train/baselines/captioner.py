@@ -16,7 +16,7 @@ from cc_train.baselines.pace import Pace
 from cc_train.baselines.questions import Question
 from cc_train.captioner import Caption
 from cc_train.data import image_pairs
-from cc_train.data.image_pairs import Image, Reading, Scale
+from cc_train.data.image_pairs import Image, InOwnSize, Reading, Scale
 
 MAX_SIDE = 1024  # px of an image that is sent; larger ones are shrunk
 
@@ -102,19 +102,23 @@ class ChatCaptioner:
         assert beams == 1, beams
         reading = Reading.of(bands, scale, register, resize)
         outcomes: list[Caption | UserError | JobFailed] = []
-        for pair in pairs:
+        for before, after in pairs:
             try:
-                pixels = image_pairs.in_own_size(*pair, reading)
+                pair = image_pairs.in_own_size(before, after, reading)
             except (UserError, JobFailed) as error:
                 outcomes.append(error)
                 continue
-            outcomes.append(self._asked(pixels))
+            outcomes.append(self._asked(pair))
         return outcomes
 
-    def _asked(self, pixels: np.ndarray) -> Caption:
-        """The caption of two images, uint8 [2, H, W, 3]."""
-        if np.array_equal(pixels[0], pixels[1]):
-            return Caption(doubt.EQUAL)
+    def _asked(self, pair: InOwnSize) -> Caption:
+        """What a user is told of a pair."""
+        are_equal = np.array_equal(pair.pixels[0], pair.pixels[1])
+        said = Caption(doubt.EQUAL) if are_equal else self._answered(pair.pixels)
+        return doubt.told(said, are_equal, compared=pair.compared)
+
+    def _answered(self, pixels: np.ndarray) -> Caption:
+        """The model's caption of two images, uint8 [2, H, W, 3]."""
         before, after = (_sent(image) for image in pixels)
         [answer] = self.server.answer([Question("", before, after, self.wording)])
         if answer.plain_caption:

@@ -122,7 +122,8 @@ def caption(
     RUN is the folder of a training or of an exported captioner. Without RUN, captioner-mini is
     used, which comes with the package. A calibrated captioner adds the probability that its
     sentence is right; it is known for greedy sentences alone, so not with --beams above 1. Below
-    5 % the sentence is "not sure: …" with the reason, and --json keeps the captioner's own.
+    5 % the sentence is "not sure: …" with the reason, and --json keeps the captioner's own. So it
+    is where --register leaves more than a quarter of the image before without a counterpart.
 
     --pairs captions many pairs: a list with columns `before` and `after` (paths relative to the
     list), a folder with `before/NAME` and `after/NAME`, or one with `NAME_before.*` and
@@ -214,11 +215,13 @@ def caption(
         return
     if chat is not None:
         said = chat(*images, **given)
+        _say_missing(said)
         echo(_json_line(*images, said) if as_json else _text(said))
         return
     captioner = Captioner.from_pretrained(run, device=device)
     captioner.model = consensus.Consensus(captioner.model) if agree else captioner.model
     one = captioner(*images, beams=beams, **given)
+    _say_missing(one)
     if mask is not None or overlay is not None:
         overlays.write(one, images, mask, overlay, reading)
     if as_json:
@@ -317,6 +320,7 @@ def _caption_listed(
         outcomes = captioner.caption_each(part, beams=beams, **reading)
         for number, (pair, one) in enumerate(zip(part, outcomes, strict=True), first + 1):
             if isinstance(one, Caption):
+                _say_missing(one, f"pair {number}: ")
                 line = f"{pair[0]}\t{pair[1]}\t{_text(one)}"
                 echo(_json_line(*pair, one, classes) if as_json else line)
                 continue
@@ -327,6 +331,14 @@ def _caption_listed(
                 echo(json.dumps(row, ensure_ascii=False))
     if failed:
         raise JobFailed(f"{failed} of {len(listed)} pairs have no caption")
+
+
+def _say_missing(caption: Caption, whose: str = "") -> None:
+    """Says how much of a registered pair is not compared, unless the caption is that it is."""
+    from cc_train import doubt
+
+    if caption.compared is not None and caption.compared >= doubt.MIN_COMPARED:
+        echo(f"{whose}{doubt.missing(caption.compared)}", err=True)
 
 
 def _run_and_images(paths: tuple[str, ...]) -> tuple[str, tuple[str, str] | None]:

@@ -62,11 +62,29 @@ class Reading(NamedTuple):
 AS_STORED = Reading()
 
 
+class InOwnSize(NamedTuple):
+    """A pair, uint8 [2, H, W, 3] RGB, on one grid.
+
+    Attributes:
+        compared: The share of the image before that the registered image after shows, since the
+            rest is the same in both; None for images that are not registered.
+    """
+
+    pixels: np.ndarray
+    compared: float | None
+
+
 class Sized(NamedTuple):
-    """A pair, uint8 [2, H, W, 3] RGB, and whether no pixel of its own size differs."""
+    """A pair, uint8 [2, H, W, 3] RGB, and what is known of it in its own size.
+
+    Attributes:
+        are_equal: No pixel differs.
+        compared: As that of `InOwnSize`.
+    """
 
     pixels: np.ndarray
     are_equal: bool
+    compared: float | None = None
 
 
 def stack(
@@ -88,28 +106,28 @@ def stack(
     return np.stack([sized(before, after, size, reading).pixels for before, after in pairs])
 
 
-def in_own_size(before: Image, after: Image, reading: Reading = AS_STORED) -> np.ndarray:
-    """Both images as they are, uint8 [2, H, W, 3] RGB. Raises UserError, see `stack`."""
+def in_own_size(before: Image, after: Image, reading: Reading = AS_STORED) -> InOwnSize:
+    """Both images as they are. Raises UserError, see `stack`."""
     sides = [(_name(image, side), image) for image, side in ((before, "before"), (after, "after"))]
     names = (sides[0][0], sides[1][0])
     stored = [_stored(image, name, reading.image) for name, image in sides]
     try:
         rgb = images.to_rgb(stored, reading.image)
-        *pixels, _ = registration.on_one_grid(rgb[0], rgb[1], reading.pairs)
+        *pixels, found = registration.on_one_grid(rgb[0], rgb[1], reading.pairs)
     except RejectedPair as error:
         named = next((name for name in names if name in error.detail), " and ".join(names))
         raise _user_error(error, named, "") from None
     require_one_size(pixels, names)
-    return np.stack(pixels)
+    return InOwnSize(np.stack(pixels), None if found is None else found.covered)
 
 
 def sized(
     before: Image, after: Image, size: tuple[int, int], reading: Reading = AS_STORED
 ) -> Sized:
     """A pair in the size that a captioner takes. Raises UserError, see `stack`."""
-    pixels = in_own_size(before, after, reading)
+    pixels, compared = in_own_size(before, after, reading)
     are_equal = np.array_equal(pixels[0], pixels[1])
-    return Sized(np.stack([images.resize(image, size) for image in pixels]), are_equal)
+    return Sized(np.stack([images.resize(one, size) for one in pixels]), are_equal, compared)
 
 
 def require_one_size(pixels: Sequence[np.ndarray], names: tuple[str, str]) -> None:

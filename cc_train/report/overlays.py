@@ -62,7 +62,7 @@ def write(
             "this captioner predicts no masks",
             "Give chain-mini or a run of cc-train chain, or leave --mask and --overlay out",
         )
-    before_after = image_pairs.in_own_size(*pair, reading)
+    before_after = image_pairs.in_own_size(*pair, reading).pixels
     in_size = fitted(caption.mask, *before_after.shape[1:3])
     if mask is not None:
         storage.write_bytes(mask, images.encode_image(in_size, "png", 0))

@@ -13,6 +13,7 @@ from cc_train import doubt
 from cc_train.calibration import Calibration
 from cc_train.captioner import Caption, Change
 from cc_train.pretrained import Captioner
+from cc_train.serve.server import shipped_examples
 from tests.commands import cc_train
 
 CALIBRATION = Calibration(1.0, 0.0, ood_threshold=2.0)
@@ -59,6 +60,27 @@ def test_equal_images_are_equal_whatever_the_captioner_says() -> None:
     assert mask.all()
     bare = doubt.told(Caption("a cube moved"), True)
     assert (bare.confidence, bare.mask, bare.changes) == (None, None, None)
+
+
+def test_what_registered_images_do_not_share_is_said(tmp_path: Path) -> None:
+    """Keeps away: "nothing changed 99 %" where 40 % of an image is not compared."""
+    view = cv2.imread(str(shipped_examples(photographs=True) / "yard5_before.jpg"))
+    width = 300
+    for name, left in (("a", 0), ("near", 30), ("far", 120)):
+        cv2.imwrite(str(tmp_path / f"{name}.png"), view[:, left : left + width])
+    listed = tmp_path / "pairs.csv"
+    listed.write_text("before,after\na.png,near.png\na.png,far.png\n")
+    args = ("--register", "translation", "--device", "cpu")
+    done = cc_train("caption", "photos-mini", "--pairs", listed, "--json", *args)
+    near, far = (json.loads(line) for line in done.stdout.splitlines())
+    assert near["compared"] == pytest.approx(0.9, abs=0.02)
+    assert not near["caption"].startswith(doubt.NOT_SURE)
+    assert "pair 1: 11 % of the image before has no counterpart in the one after" in done.stderr
+    assert far["compared"] == pytest.approx(0.6, abs=0.02)
+    assert far["caption"].startswith("not sure: 41 % of the image before has no counterpart")
+    assert "confidence" not in far
+    assert not far["raw_caption"].startswith(doubt.NOT_SURE)
+    assert "pair 2" not in done.stderr  # its caption says it
 
 
 def test_the_command_and_programs_say_it(tmp_path: Path) -> None:
