@@ -24,11 +24,12 @@ Digests = tuple[str | None, str | None]
 class Waiting:
     """Pairs that are to be captioned, by number.
 
-    A pair has captions if the collection has its images, in either order, whatever it is called
-    there: other folders have files of the same names. Files that a collection keeps as they are
-    given are compared byte by byte. Others, which it converts, are compared by pixels: files of
-    this machine that were saved from here with all pairs, and the rest with pairs that are called
-    like them, so that a start does not decode all that waits.
+    A pair has captions if the collection has its images, whatever it is called there: other
+    folders have files of the same names. The page can swap the images of a pair, so a stored pair
+    that is none of the list in this order may be one in the other. Files that a collection keeps as
+    they are given are compared byte by byte. Others, which it converts, are compared by pixels:
+    files of this machine that were saved from here with all pairs, and the rest with pairs that are
+    called like them, so that a start does not decode all that waits.
     """
 
     def __init__(self, pairs: Sequence[Pair]) -> None:
@@ -40,19 +41,8 @@ class Waiting:
     def left(self, collection: Collection) -> list[dict[str, Any]]:
         """`number` and proposed `id` of each pair that waits. Raises UserError as `rows` does."""
         rows = collection.rows()
-        by_size: dict[object, list[Row]] = {}
-        for row in rows:
-            by_size.setdefault(_sizes(_stored(collection, row)), []).append(row)
-        converted = self._converted(collection, rows)
-        waiting = []
-        for number, pair in enumerate(self.pairs):
-            sizes = _sizes(pair) if _is_kept(pair) else None
-            alike = [row for of in {sizes, sizes and sizes[::-1]} for row in by_size.get(of, ())]
-            stored = [_stored(collection, row) for row in alike if sizes is not None]
-            # The page can swap the images of a pair.
-            same = any(self._same(number, one) for s in stored for one in (s, s[::-1]))
-            if not same and number not in converted:
-                waiting.append(number)
+        captioned = self._kept(collection, rows) | self._converted(collection, rows)
+        waiting = [number for number in range(len(self.pairs)) if number not in captioned]
         ids = names([self.pairs[number] for number in waiting], {row.id for row in rows})
         return [{"number": n, "id": id} for n, id in zip(waiting, ids, strict=True)]
 
@@ -70,6 +60,22 @@ class Waiting:
             self._pixels = Pixels(collection.folder / pixels_file.FILE)
         return self._pixels
 
+    def _kept(self, collection: Collection, rows: Sequence[Row]) -> set[int]:
+        """The numbers of the pairs whose files a collection keeps, and which it has."""
+        by_size: dict[object, list[Pair]] = {}
+        for row in rows:
+            stored = _stored(collection, row)
+            by_size.setdefault(_sizes(stored), []).append(stored)
+        sizes = {n: _sizes(pair) for n, pair in enumerate(self.pairs) if _is_kept(pair)}
+        alike = [(n, one) for n, of in sizes.items() if of for one in by_size.get(of, ())]
+        same = [(number, stored) for number, stored in alike if self._same(number, stored)]
+        captioned, known = {number for number, _ in same}, {stored for _, stored in same}
+        for number, of in sizes.items():
+            for stored in by_size.get(of[::-1], ()) if of and number not in captioned else ():
+                if stored not in known and self._same(number, stored[::-1]):
+                    captioned.add(number)
+        return captioned
+
     def _converted(self, collection: Collection, rows: Sequence[Row]) -> set[int]:
         """The numbers of the pairs whose files a collection converts, and which it has."""
         by_stem: dict[str, list[Row]] = {}
@@ -79,29 +85,31 @@ class Waiting:
         listed = [n for n, pair in enumerate(self.pairs) if rows and not _is_kept(pair)]
         with self._decoding:
             pixels = self._pixels_of(collection)
-            stored: dict[str, set[Digests]] = {}
+            stored: dict[str, Digests] = {}
 
             def of(some: Sequence[Row]) -> set[Digests]:
                 for row in some:
                     if row.id not in stored:
-                        both = _digests(pixels, _stored(collection, row))
-                        stored[row.id] = {both, both[::-1]}
-                return set().union(*(stored[row.id] for row in some))
+                        stored[row.id] = _digests(pixels, _stored(collection, row))
+                return {stored[row.id] for row in some}
 
             known = {n for n in listed if all(map(pixels.known, self.pairs[n]))}
             # What is converted is stored as PNG, and the rest in its own format.
             kinds = {TYPES[".png"], *(_kind(path) for n in known for path in self.pairs[n])}
             some = [row for row in rows if {_kind(row.before), _kind(row.after)} <= kinds]
             everywhere = of(some) if known else set()
-            captioned = set()
-            for number in listed:
-                alike = by_stem.get(_stem(self.pairs[number]), [])
-                theirs = everywhere if number in known else of(alike)
-                ours = _digests(pixels, self.pairs[number]) if theirs else ("", "")
-                if None not in ours and ours in theirs:
-                    captioned.add(number)
+            theirs = {
+                n: everywhere if n in known else of(by_stem.get(_stem(self.pairs[n]), []))
+                for n in listed
+            }
+            ours = {n: _digests(pixels, self.pairs[n]) for n in listed if theirs[n]}
             pixels.write()
-        return captioned
+        ordered = set(ours.values())
+        return {
+            n
+            for n, both in ours.items()
+            if None not in both and (both in theirs[n] or both[::-1] in theirs[n] - ordered)
+        }
 
     def _same(self, number: int, stored: Pair) -> bool:
         """Whether these files of a collection hold the images of a pair."""

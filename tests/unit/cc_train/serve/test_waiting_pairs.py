@@ -68,6 +68,9 @@ def test_a_pair_waits_until_its_images_are_collected(tmp_path: Path, codec: str)
     swapped = Waiting([pairs[1], pairs[0][::-1]])  # as the page's button does it before a save
     if codec == "png":
         assert [one["number"] for one in swapped.left(collection)] == [0]
+    # Keeps away: a pair that is never offered, since another one has its images exchanged.
+    both_orders = Waiting([pairs[0], pairs[0][::-1]])
+    assert [one["number"] for one in both_orders.left(collection)] == [1]
     (tmp_path / "1/1/0001").with_suffix(f".{endings[1]}").unlink()  # is said when it is loaded
     assert [one["number"] for one in waiting.left(collection)] == [1]
 
