@@ -3,14 +3,18 @@
     python benchmarks/photo_captions.py measure out/real
     python benchmarks/photo_captions.py page out/real docs/images/photo-captions.jpg
     python benchmarks/photo_captions.py fit out/real
+    python benchmarks/photo_captions.py pairs out/real out/own
+    python benchmarks/photo_captions.py own out/own/evaluation
 
 OUT gets the videos and the pairs (see lib/real_pairs.py). `measure` captions the second half, which
 nothing was chosen on, and `page` shows pairs of it, drawn by chance; `fit` takes the first half,
-and writes cc_train/assets/photos-mini.
+and writes cc_train/assets/photos-mini. `pairs` writes both halves as own pairs, to train on and to
+test, and `own` says how much of captions of them is right (tools/recipes/own-photographs.sh).
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import random
@@ -26,6 +30,8 @@ from lib import real_pairs
 from lib.real_pairs import LOOKS, OTHERS, RealPair
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from cc_prep.composites import sentences as composed
+from cc_prep.records import CHANGE, NO_CHANGE
 from cc_train import Captioner, doubt
 from cc_train.captioner import Caption
 from cc_train.data import image_pairs
@@ -261,6 +267,61 @@ def fit(out: Path, prior: float) -> None:
     chances = 1 / (1 + np.exp(-inputs @ weights))
     print(table([replace(one, caption=replace(one.caption, confidence=float(chance)))
                  for one, chance in zip(judged, chances, strict=True)]))  # fmt: skip
+
+
+@main.command()
+@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("table", type=click.Path(path_type=Path))
+def pairs(out: Path, table: Path) -> None:
+    """Writes a table of pairs with a sentence each: the first half is `train`, the second `test`.
+
+    Turned cameras are left out, since nothing can be said of them.
+    """
+    real_pairs.fetch(out)
+    listed = [pair for pair in real_pairs.listed() if pair.type != "view"]
+    table.mkdir(parents=True, exist_ok=True)
+    with (table / "pairs.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("before", "after", "caption", "kind", "split", "id"))
+        for pair, before, after in real_pairs.cut(out, listed):
+            changed = pair.type != "none"
+            split = "train" if pair.half == "first" else "test"
+            kind = CHANGE if changed else NO_CHANGE
+            writer.writerow(
+                (before.resolve(), after.resolve(), _sentence(pair), kind, split, pair.id)
+            )
+
+
+def _sentence(pair: RealPair) -> str:
+    """The sentence that is right."""
+    if pair.type == "none":
+        return sentences.NOTHING
+    if pair.box is None:
+        return f"the picture became {PICTURES[pair.type]}"
+    left, top, right, bottom = pair.box
+    where = composed.where(((left + right) / 2, (top + bottom) / 2))
+    return f"{composed.with_article(pair.label)} {KINDS[pair.type]} {where}"
+
+
+@main.command()
+@click.argument("evaluations", nargs=-1, type=click.Path(path_type=Path))
+def own(evaluations: Sequence[Path]) -> None:
+    """Prints what is right in evaluations of the pairs of `pairs`: type, all, and silence."""
+    print("| evaluation | type, changed | all, changed | silent, unchanged |")
+    print("|---|---|---|---|")
+    words = (*KINDS.values(), *PICTURES.values(), sentences.NOTHING)
+    for folder in evaluations:
+        said = [json.loads(line) for line in (folder / "items.jsonl").read_text().splitlines()]
+        told = [(one["references"][0], one["caption"]) for one in said]
+        types = [[next((w for w in words if w in text), "") for text in two] for two in told]
+        changed = [i for i, two in enumerate(types) if two[0] != sentences.NOTHING]
+        silent = [i for i in range(len(told)) if i not in changed]
+        counts = (
+            interval(sum(types[i][0] == types[i][1] for i in changed), len(changed)),
+            interval(sum(told[i][0] == told[i][1] for i in changed), len(changed)),
+            interval(sum(types[i][0] == types[i][1] for i in silent), len(silent)),
+        )
+        print(f"| {folder.name} | {' | '.join(counts)} |")
 
 
 def _write(weights: np.ndarray) -> None:
