@@ -12,6 +12,8 @@ const FIELDS = ["#split", "#kind", "#captions"];
 const UNCHANGED = "nothing changed"; // the caption that an unchanged pair is offered
 const SURE = 0.5; // below it a proposal is wrong more often than right
 const IDLE = Promise.resolve(true);
+const CAPTIONING = "captioning …";
+let awaited = false; // whether a proposal is to come with the caption
 let collected = 0; // pairs that have captions
 let saving = IDLE; // whether the pair could be stored, as soon as it is known
 
@@ -124,6 +126,7 @@ async function save() {
   show($("#error"), false);
   waiting = waiting.filter((one) => one.number !== number);
   if (form === forms) {
+    awaited = false;
     fresh();
     $("#id").value = "";
   } else if (replaces !== null && edited === replaces) {
@@ -180,18 +183,32 @@ $("#go").onclick = saveAndGoOn;
 $("#kind").onchange = () => mark($("#kind").value);
 $("#edited button").onclick = () => editing(null);
 $("#next").onclick = () => after(next);
-$("#propose").onclick = () => {
+function propose() {
+  if (!$("#busy").hidden) {
+    awaited = true;
+    $("#saved").textContent = CAPTIONING;
+    return;
+  }
   if ($("#result").hidden) return fail(new Error("No caption. Drop two images above."));
   if (!sentence) return fail(new Error("The captioner says nothing of this pair."));
   if (confidence !== null && confidence < SURE) {
     return fail(new Error(`The captioner is not sure (${Math.round(100 * confidence)} %).`));
   }
-  $("#captions").value = [$("#captions").value.trim(), sentence].filter(Boolean).join("\n");
-};
+  const text = $("#captions").value.trim();
+  if (text.split("\n").includes(sentence)) return;
+  $("#captions").value = [text, sentence].filter(Boolean).join("\n");
+}
+$("#propose").onclick = propose;
+document.addEventListener("captioned", (event) => {
+  if (!awaited || (event.detail && !$("#busy").hidden)) return;
+  awaited = false;
+  $("#saved").textContent = "";
+  if (event.detail) propose();
+});
 // A name for a pair that was dropped: that of its first image. Both images at once are another pair
 // than the one that is edited; one image is put into it.
 document.addEventListener("pair", (event) => {
-  $("#saved").textContent = "";
+  $("#saved").textContent = awaited ? CAPTIONING : "";
   loaded = null;
   forms++;
   if (event.detail.length === SIDES.length) {

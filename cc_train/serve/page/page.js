@@ -6,6 +6,8 @@ const SIDES = ["before", "after"];
 const pair = { before: null, after: null }; // {name, data (base64)}
 let sentence = ""; // the caption that is shown; it may be empty
 let confidence = null; // of it; null where the captioner gives none
+let loads = 0; // pairs of the server that are on their way
+let captioning = false; // whether an answer is awaited
 let asked = 0; // counts requests, so that an answer to an older pair is not shown
 
 function make(tag, properties = {}, ...children) {
@@ -104,8 +106,18 @@ async function fetched(url, name) {
 // filled: is called as soon as the pair is there.
 async function load(url, name, filled) {
   const images = {};
-  for (const side of SIDES) {
-    images[side] = await read(await fetched(`${url}/${side}`, `${name} ${side}`));
+  loads++;
+  busy();
+  try {
+    for (const side of SIDES) {
+      images[side] = await read(await fetched(`${url}/${side}`, `${name} ${side}`));
+    }
+  } catch (error) {
+    captioned(false);
+    throw error;
+  } finally {
+    loads--;
+    busy();
   }
   put(images, filled);
   await caption();
@@ -118,24 +130,37 @@ async function caption() {
   show($("#error"), false);
   if (!pair.before || !pair.after) return;
   const number = ++asked;
-  busy(true);
+  captioning = true;
+  busy();
+  let done = false;
   try {
     const value = await ask("/caption", { ...images(), beams: Number($("#beams").value) });
-    if (number === asked) result(value);
+    if (number !== asked) return;
+    result(value);
+    done = true;
   } catch (error) {
     if (number !== asked) return;
     show($("#result"), false);
     fail(error);
   } finally {
-    if (number === asked) busy(false);
+    if (number === asked) {
+      captioning = false;
+      busy();
+      captioned(done);
+    }
   }
 }
 
+// done: whether there is a caption of the pair, and not an error.
+function captioned(done) {
+  document.dispatchEvent(new CustomEvent("captioned", { detail: done }));
+}
+
 // While an answer is awaited the one that is shown is of another pair.
-function busy(waits) {
+function busy() {
+  const waits = captioning || loads > 0;
   show($("#busy"), waits);
   $("#result").classList.toggle("stale", waits);
-  $("#propose").disabled = waits;
 }
 
 function result(value) {

@@ -266,7 +266,6 @@ def test_pairs_are_collected_by_keys_alone(page: Tab, queued: Collection) -> Non
     assert page.wait_for("$('#busy').hidden && $('#id').value === 'scene2' && $('#kind').value")
     page.wait_for("$('#queue span').textContent === '2 of 4 have captions'")
     assert page.run("[$('#kind').value, $('#captions').value]") == ["change", ""]
-    page.wait_for("!$('#propose').disabled")
     press(page, "3", "Digit3", 1)
     assert page.run("$('#captions').value") == page.run("$('#sentence').textContent") != ""
     [_, row] = queued.rows()
@@ -417,6 +416,30 @@ def test_captions_of_a_refused_save_stay(page: Tab, queued: Collection) -> None:
     page.run(BOTH_DROPPED)
     page.wait_for("$('#busy').hidden && pair.before.name === 'y_before.jpg'")
     assert page.run("$('#captions').value") == "typed"
+
+
+def test_a_proposal_waits_for_its_caption(page: Tab, queued: Collection) -> None:
+    """Keeps away: a click that does nothing while a pair is captioned, a second one that adds the
+    sentence again, and one that comes with a later pair where there was no caption."""
+    page.run("$('#next').click()")  # the first one is gone
+    page.wait_for("$('#busy').hidden && !$('#error').hidden")
+    page.run("""var told = null;
+    $('#next').click();
+    setTimeout(() => {
+      $('#propose').click();
+      $('#propose').click();
+      told = $('#saved').textContent;
+    })""")
+    assert page.wait_for("told") == "captioning …"
+    said = page.wait_for("$('#busy').hidden && $('#captions').value")
+    assert said == page.run("$('#sentence').textContent")
+    assert page.run("$('#propose').click(), $('#captions').value") == said
+    assert page.run("$('#saved').textContent") == ""
+    page.run("load('/queue/0', 'gone', () => {}).catch(fail); $('#propose').click()")
+    page.wait_for("$('#busy').hidden && !$('#error').hidden")
+    page.run("$('#captions').value = ''; caption()")
+    page.wait_for("$('#busy').hidden && $('#error').hidden")
+    assert page.run("$('#captions').value") == ""
 
 
 def test_a_doubt_is_shown_and_not_proposed(page: Tab, queued: Collection) -> None:
