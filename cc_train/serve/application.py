@@ -31,8 +31,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cc_prep import __version__, strict_json
+from cc_prep.datasets import no_change_sentences
 from cc_prep.errors import JobFailed, RejectedPair, UserError
 from cc_prep.media import images, video
+from cc_prep.records import CHANGE
 from cc_train.pretrained import Captioner
 from cc_train.serve import api
 from cc_train.serve.caption_service import CaptionService, Service
@@ -201,7 +203,8 @@ class Application:
             row = _put(self._collected(), content)
             if isinstance(number := content.get("number"), int):
                 self.waiting.saved(number, self._collected())
-            return _shown(row)
+            all_say_so = no_change_sentences.all_say_so(row.captions)
+            return {**_shown(row), "contradicts": row.kind == CHANGE and all_say_so}
 
         return await self._post(request, put, self._working)
 

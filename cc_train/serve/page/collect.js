@@ -132,7 +132,8 @@ async function save() {
   } else if (replaces !== null && edited === replaces) {
     editing(saved.id);
   }
-  $("#saved").textContent = `${saved.id} is saved.`;
+  const doubt = " It is marked as changed, but its captions say that nothing changed.";
+  $("#saved").textContent = `${saved.id} is saved.${saved.contradicts ? doubt : ""}`;
   await list();
 }
 

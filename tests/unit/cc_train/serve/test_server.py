@@ -190,6 +190,23 @@ def test_other_faults_of_the_server_are_shown(
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("kind", "captions", "contradicts"),
+    [
+        ("change", ["Nothing has changed."], True),
+        ("no_change", ["nothing changed"], False),
+        ("change", ["nothing changed", "the cube moved"], False),
+    ],
+)
+def test_a_kind_that_its_captions_deny_is_told(
+    server: Server, kind: str, captions: list[str], contradicts: bool
+) -> None:
+    """Keeps away: pairs marked as changed, whose only caption says that nothing did."""
+    pair = {**PAIR, "id": "odd", "captions": captions, "split": "train", "kind": kind}
+    assert ask(server, "POST", "/pairs", pair)[1]["contradicts"] is contradicts
+    ask(server, "POST", "/pairs/remove", {"id": "odd"})
+
+
 def test_a_pair_is_replaced_if_it_is_edited_alone(server: Server) -> None:
     """Keeps away: a second pair of one name that takes the place of the first."""
     pair = {**PAIR, "id": "once", "captions": ["x"], "split": "train", "kind": "change"}
