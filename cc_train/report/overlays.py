@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import cv2
 import numpy as np
+import PIL.Image
 
 from cc_prep import storage
 from cc_prep.errors import UserError
@@ -65,7 +67,7 @@ def write(
     before_after = image_pairs.in_own_size(*pair, reading).pixels
     in_size = fitted(caption.mask, *before_after.shape[1:3])
     if mask is not None:
-        storage.write_bytes(mask, images.encode_image(in_size, "png", 0))
+        storage.write_bytes(mask, _with_palette(in_size))
     if overlay is not None:
         factor = max(1, -(-SIDE // before_after.shape[2]))
         large = before_after.repeat(factor, axis=1).repeat(factor, axis=2)
@@ -74,6 +76,19 @@ def write(
         picture = side_by_side([over(one, large_mask, colours) for one in large])
         codec = CODECS[Path(overlay).suffix.lower()]
         storage.write_bytes(overlay, images.encode_image(picture, codec, 90))
+
+
+def _with_palette(mask: np.ndarray) -> bytes:
+    """A mask uint8 [H, W] as PNG: its pixels are class ids, and a viewer shows their colours.
+
+    Of ids alone a viewer would show black, and what reads masks takes the ids of a palette.
+    """
+    palette = [(0, 0, 0), *COLOURS, *[COLOURS[-1]] * (255 - len(COLOURS))]
+    picture = PIL.Image.fromarray(mask)
+    picture.putpalette(np.array(palette, np.uint8).tobytes())
+    file = io.BytesIO()
+    picture.save(file, "png")
+    return file.getvalue()
 
 
 def of_sample(sample: TrainingSample, mask: np.ndarray | None) -> tuple[bytes, bytes] | None:

@@ -97,7 +97,7 @@ def test_two_images_get_a_mask_and_an_overlay(out: Path, synth_root: Path, tmp_p
     mask, overlay = tmp_path / "mask.png", tmp_path / "overlay.jpg"
     done = cc_train("caption", out / "run", *images, "--mask", mask, "--overlay", overlay)
     assert done.returncode == 0, done.stderr
-    assert cv2.imread(str(mask), cv2.IMREAD_UNCHANGED).shape == (64, 64)
+    assert cv2.imread(str(mask)).shape[:2] == (64, 64)
     assert cv2.imread(str(overlay)).shape[0] >= 320
     done = cc_train("caption", "captioner-mini", *images, "--mask", tmp_path / "none.png")
     assert (done.returncode, done.stdout, "predicts no masks" in done.stderr) == (2, "", True)

@@ -10,6 +10,7 @@ import pytest
 
 from cc_prep import manifest
 from cc_prep.errors import UserError
+from cc_prep.media import masks
 from cc_prep.media.masks import fitted
 from cc_train.captioner import Caption
 from cc_train.report import overlays
@@ -42,10 +43,14 @@ def test_files_are_in_the_images_own_size(tmp_path: Path) -> None:
     mask[:4] = 1
     paths = str(tmp_path / "mask.png"), str(tmp_path / "overlay.png")
     overlays.write(Caption("it moved", mask=mask), images, *paths)
-    written = cv2.imread(paths[0], cv2.IMREAD_UNCHANGED)
+    written = masks.read(paths[0], (((0,), 0), ((1,), 1)))
     assert written.shape == (24, 48)
     assert (written[:12] == 1).all()
     assert not written[12:].any()
+    assert np.array_equal(masks.read(paths[0]), written)
+    seen = cv2.imread(paths[0])[..., ::-1]
+    assert (seen[:12] == overlays.COLOURS[0]).all(), "it looks black in a viewer"
+    assert not seen[12:].any()
     picture = cv2.imread(paths[1])
     factor = -(-overlays.SIDE // 48)
     assert picture.shape == (24 * factor, 2 * 48 * factor + overlays.GAP, 3)
@@ -57,7 +62,7 @@ def test_masks_are_resized_as_for_their_scores(tmp_path: Path) -> None:
     mask = np.zeros((32, 32), np.uint8)
     mask[::2] = 1  # which row is nearest is a convention
     overlays.write(Caption("it moved", mask=mask), images, str(tmp_path / "mask.png"), None)
-    written = cv2.imread(str(tmp_path / "mask.png"), cv2.IMREAD_UNCHANGED)
+    written = masks.read(str(tmp_path / "mask.png"), (((0,), 0), ((1,), 1)))
     assert np.array_equal(written, fitted(mask, 16, 16))
 
 
