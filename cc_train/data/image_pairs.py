@@ -32,6 +32,7 @@ REMEDIES = {
 # What is no image: a file that cannot be opened, one that is no image, an array or PIL image.
 NOT_OPENED = "Check the path"
 NO_IMAGE = "Save it again, as PNG or JPEG"
+RESIZE = "resize one of them first"
 NO_ARRAY = "Give numbers [H, W, 3] RGB, [H, W] grey or [H, W, bands], such as uint8, 0 to 255"
 
 
@@ -117,7 +118,9 @@ def in_own_size(before: Image, after: Image, reading: Reading = AS_STORED) -> In
     except RejectedPair as error:
         named = next((name for name in names if name in error.detail), " and ".join(names))
         raise _user_error(error, named, "") from None
-    require_one_size(pixels, names)
+    are_files = all(isinstance(one, str | os.PathLike) for one in (before, after))
+    way = "resize them (--resize)" if are_files else RESIZE
+    require_one_size(pixels, names, way)
     return InOwnSize(np.stack(pixels), None if found is None else found.covered)
 
 
@@ -130,13 +133,19 @@ def sized(
     return Sized(np.stack([images.resize(one, size) for one in pixels]), are_equal, compared)
 
 
-def require_one_size(pixels: Sequence[np.ndarray], names: tuple[str, str]) -> None:
-    """Raises UserError if the two images of a pair, [H, W, 3], differ in size."""
+def require_one_size(
+    pixels: Sequence[np.ndarray], names: tuple[str, str], way: str = RESIZE
+) -> None:
+    """Raises UserError if the two images of a pair, [H, W, 3], differ in size.
+
+    Args:
+        way: How to give them one size; the page has no option for it.
+    """
     before, after = pixels
     if before.shape != after.shape:
         raise UserError(
             f"{names[0]} is {_size(before)} px and {names[1]} {_size(after)} px",
-            "Give two images of one size, of the same view, or resize them (--resize)",
+            f"Give two images of one size, of the same view, or {way}",
         )
 
 
