@@ -19,6 +19,10 @@ from cc_train import text
 from cc_train.runs import run_folder
 
 Network = TypeVar("Network", bound=nn.Module)
+# Of a captioner of photographs: it is two frozen networks and a regression.
+PHOTOGRAPHS = (
+    "photos-mini cannot be trained further. Give composites-mini with --set encoder.places=true"
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,8 @@ def read(folder: Path, system: str | None = None) -> Run:
     tensors = {n: t.float() if t.is_floating_point() else t for n, t in stored.items()}
     name = str(settings.get("system"))
     if system is not None and name != system:
-        raise UserError(f"{folder}: a run of {name}, not of {system}", f"Give one of {system}")
+        remedy = PHOTOGRAPHS if (name, system) == ("photos", "pair") else f"Give one of {system}"
+        raise UserError(f"{folder}: a run of {name}, not of {system}", remedy)
     files = settings.get("files", [])
     if not isinstance(files, list) or any(Path(str(file)).name != file for file in files):
         raise UserError(f"{model}: its settings name files elsewhere", "Do not trust this run")

@@ -13,7 +13,7 @@ from torch import nn
 
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
-from cc_train.runs import stored_run
+from cc_train.runs import run_folder, stored_run
 from cc_train.runs.stored_run import Run
 from cc_train.systems.procap import stage1
 
@@ -95,3 +95,10 @@ def test_an_error_without_words_is_named() -> None:
 
     with pytest.raises(UserError, match=r"somewhere: no captioner \(ValueError\)"):
         stored_run.network_of(run_of({}, {}), build, "cpu")
+
+
+def test_photos_mini_is_not_trained_further() -> None:
+    """Keeps away: a remedy that leaves open from what a captioner of photographs can learn on."""
+    with pytest.raises(UserError, match="a run of photos, not of pair") as caught:
+        stored_run.read(run_folder.locate("photos-mini"), "pair")
+    assert caught.value.remedy.startswith("photos-mini cannot be trained further. Give composites")
