@@ -145,7 +145,7 @@ def caption(
       cc-train caption out/mine/captioner 2024.tif 2026.tif --bands 4,3,2 --scale percentile
       cc-train caption out/mine/captioner 2024.tif 2026.tif --tile 256 --geojson changes.geojson
     """
-    from cc_train import loading
+    from cc_train import doubt, loading
     from cc_train.data.image_pairs import Reading
     from cc_train.data.pair_lists import read_pairs
     from cc_train.decoding import consensus
@@ -222,6 +222,8 @@ def caption(
     captioner.model = consensus.Consensus(captioner.model) if agree else captioner.model
     one = captioner(*images, beams=beams, **given)
     _say_missing(one)
+    if one.text == doubt.NOT_SURE + doubt.UNLIKE:
+        _say_other_captioner(captioner)
     if mask is not None or overlay is not None:
         overlays.write(one, images, mask, overlay, reading)
     if as_json:
@@ -305,6 +307,7 @@ def _caption_listed(
     Args:
         reading: Arguments of `Captioner`, by which images are read.
     """
+    from cc_train import doubt
     from cc_train.captioner import Caption
     from cc_train.evaluation.predict import BATCH
     from cc_train.pretrained import Captioner
@@ -315,11 +318,13 @@ def _caption_listed(
     if isinstance(captioner, Captioner):
         size, classes = BATCH, captioner.inputs.mask_classes
     failed = 0
+    is_unlike = False
     for first in range(0, len(listed), size):
         part = listed[first : first + size]
         outcomes = captioner.caption_each(part, beams=beams, **reading)
         for number, (pair, one) in enumerate(zip(part, outcomes, strict=True), first + 1):
             if isinstance(one, Caption):
+                is_unlike |= one.text == doubt.NOT_SURE + doubt.UNLIKE
                 _say_missing(one, f"pair {number}: ")
                 line = f"{pair[0]}\t{pair[1]}\t{_text(one)}"
                 echo(_json_line(*pair, one, classes) if as_json else line)
@@ -329,6 +334,8 @@ def _caption_listed(
             if as_json:
                 row = {"before": pair[0], "after": pair[1], "error": str(one)}
                 echo(json.dumps(row, ensure_ascii=False))
+    if is_unlike and isinstance(captioner, Captioner):
+        _say_other_captioner(captioner)
     if failed:
         raise JobFailed(f"{failed} of {len(listed)} pairs have no caption")
 
@@ -339,6 +346,15 @@ def _say_missing(caption: Caption, whose: str = "") -> None:
 
     if caption.compared is not None and caption.compared >= doubt.MIN_COMPARED:
         echo(f"{whose}{doubt.missing(caption.compared)}", err=True)
+
+
+def _say_other_captioner(captioner: Captioner) -> None:
+    """Names photos-mini where images are unlike those of captioner-mini, as photographs are."""
+    from cc_train.runs import run_folder
+
+    if captioner.folder == run_folder.locate(run_folder.SHIPPED):
+        what = f"{run_folder.SHIPPED} knows rendered scenes alone"
+        echo(f"{what}. For photographs: cc-train caption photos-mini", err=True)
 
 
 def _run_and_images(paths: tuple[str, ...]) -> tuple[str, tuple[str, str] | None]:

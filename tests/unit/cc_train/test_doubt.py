@@ -104,5 +104,9 @@ def test_the_command_and_programs_say_it(tmp_path: Path) -> None:
     assert not rows[0]["raw_caption"].startswith(doubt.NOT_SURE)
     assert (rows[1]["caption"], rows[1]["confidence"]) == (doubt.EQUAL, 1)
     assert rows[2]["caption"] != doubt.EQUAL
+    other = "captioner-mini knows rendered scenes alone. For photographs: cc-train caption photos"
+    assert done.stderr.count(other) == 1
+    assert other in cc_train("caption", *pairs[0], "--device", "cpu").stderr
     one = cc_train("caption", *pairs[1], "--device", "cpu")
     assert one.stdout.startswith(doubt.EQUAL)
+    assert other not in one.stderr
