@@ -21,6 +21,8 @@ from cc_prep.media.images import CELL, FRAME
 from cc_prep.records import ImagePair
 from cc_prep.words import counted
 
+# Beside the table that the page of `cc-train serve --collect` writes it has the same captions.
+COLLECTED, ITS_COPY = "pairs.jsonl", "LevirCCcaptions.json"
 LAYOUTS = ("table", "folders", "levir_cc")
 ABOUT = re.compile(r"(readme|licen[cs]e|citation|changelog|dataset_infos?)\b.*", re.IGNORECASE)
 OF_UNCHANGED = re.compile(r"(un|no[-_ ]?|not[-_ ]?)chang", re.IGNORECASE)
@@ -40,6 +42,8 @@ def notes(manifest: Manifest, pairs: Iterable[ImagePair], faults: Iterable[str])
     told = " ".join(faults)
     files = {canonical(file) for file in _files(manifest, pairs)}
     known = {canonical(name.rstrip("/")) for name in _known(manifest)}
+    if manifest.layout == "table" and COLLECTED in known:
+        known.add(ITS_COPY)
     within = {""} | {folder for file in files for folder in _ancestors(file)}
     names: list[str] = []
     stray_images: list[str] = []

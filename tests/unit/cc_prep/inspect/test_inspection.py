@@ -226,6 +226,14 @@ def test_files_that_nobody_reads_are_noted(tmp_path: Path, monkeypatch: pytest.M
     notes = inspect(own(tmp_path, "layout=table", "splits=[train]"), ["train"]).notes
     assert any("2 images are in no pair: after/1.png, before/1.png. Add" in one for one in notes)
     assert any("nobody reads nochange.txt, captions/, more/. Pairs" in one for one in notes)
+    (tmp_path / "LevirCCcaptions.json").write_text("{}")
+    notes = inspect(own(tmp_path, "layout=table", "splits=[train]"), ["train"]).notes
+    assert any("nobody reads LevirCCcaptions.json, " in one for one in notes)
+    (tmp_path / "pairs.csv").unlink()
+    row = {"before": "before/0.png", "after": "after/0.png", "caption": "a tree grew"}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(row))  # the page that collects writes both
+    notes = inspect(own(tmp_path, "layout=table", "splits=[train]"), ["train"]).notes
+    assert not any("LevirCCcaptions" in one for one in notes)
     monkeypatch.setattr(unread, "MAX_FOLDERS", 1)
     notes = inspect(own(tmp_path, "layout=table", "splits=[train]"), ["train"]).notes
     assert any("1 of 3 folders were looked through" in one for one in notes)
