@@ -46,6 +46,7 @@ MAX_TABLES = 40  # files that are looked into
 MAX_FOLDERS = 200  # that are listed
 MAX_DEPTH = 3  # of folders below the root
 MAX_QUESTIONS = 3  # that a remark names
+TRIED = 10  # rows, of which one may name an image that is not there
 
 
 @dataclass(frozen=True)
@@ -374,7 +375,8 @@ def _of_levir(root: str) -> Iterator[Proposal]:
     for file in captions:
         rows = _karpathy(storage.join(root, file))
         for parent, before, after in couples if rows else ():
-            if _has(root, parent, before, rows[0]) and _has(root, parent, after, rows[0]):
+            sides = (before, after)
+            if any(all(_has(root, parent, side, row) for side in sides) for row in rows[:TRIED]):
                 yield _levir(root, listed, file, parent, (before, after), rows)
                 break
         else:
