@@ -211,7 +211,7 @@ chain-mini: $(SETUP)  ## train a captioner that also masks the change, from capt
 	BIN=$(BIN) CHAIN_MINI='$(CHAIN_MINI)' sh tools/recipes/chain-mini.sh
 
 # From packages of Debian alone; see docs/photos.md.
-photos-mini: $(SETUP)  ## train a comparison of photographs from nothing, and measure it: PHOTOS_MINI/run
+photos-mini: $(SETUP)  ## train composites-mini from nothing, and measure it beside photos-mini: PHOTOS_MINI/packed
 	BIN=$(BIN) PHOTOS_MINI='$(PHOTOS_MINI)' sh tools/recipes/photos-mini.sh
 
 # How the small default weights were made: an estimated ten hours on two cores; see docs/weights.md.
