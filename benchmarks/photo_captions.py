@@ -18,6 +18,7 @@ import csv
 import json
 import math
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -313,7 +314,10 @@ def own(evaluations: Sequence[Path]) -> None:
     for folder in evaluations:
         said = [json.loads(line) for line in (folder / "items.jsonl").read_text().splitlines()]
         told = [(one["references"][0], one["caption"]) for one in said]
-        types = [[next((w for w in words if w in text), "") for text in two] for two in told]
+        types = [
+            [next((w for w in words if re.search(rf"\b{w}\b", text)), "") for text in two]
+            for two in told
+        ]
         changed = [i for i, two in enumerate(types) if two[0] != sentences.NOTHING]
         silent = [i for i in range(len(told)) if i not in changed]
         counts = (
