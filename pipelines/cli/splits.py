@@ -206,6 +206,8 @@ def _remedy(settings: Manifest) -> str:
 
     if settings.layout == "folders":
         return "Put the pairs of all its folders into one"
+    if SPLIT in settings.table.folder:  # images of one name lie in several of them
+        return "Put the images of all splits into one folder, and let one table name them"
     if SPLIT in (settings.table.file or ""):
         return f"Let the manifest's table.file have * in place of {SPLIT}"
     return "To divide its pairs anew, do not read that column: --set table.columns.split=null"

@@ -297,6 +297,13 @@ def test_splits_of_files_and_folders_are_kept(tmp_path: Path) -> None:
     assert "own has splits already. Put the pairs of all its folders into one\n" in done.stderr
     done = commands.cc_prep(*options, "--set", 'table.file="{split}.csv"')
     assert "Let the manifest's table.file have * in place of {split}" in done.stderr
+    for split in ("train", "test"):  # the same names in each split's own folder
+        (tmp_path / f"{split}.csv").write_text(rows.format("."))
+    folder = ("--set", 'table.file="{split}.csv"', "--set", 'table.folder="{split}"')
+    done = commands.cc_prep(*options, *folder)
+    assert "Put the images of all splits into one folder, and let one table" in done.stderr
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.csv").write_text(rows.format(split))
     done = commands.cc_prep(*options, "--set", 'table.file="*.csv"', "--shares", "train=1,dev=1")
     assert done.returncode == 0, done.stderr
 
