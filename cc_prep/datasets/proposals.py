@@ -154,7 +154,8 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str | None]
     if asked is not None:
         remarks += _questions(rows, asked)
     if not {"caption", "captions"} & mapping.keys():
-        left = [name for name in first if name not in {columns.name_of(one) for one in sides}]
+        read = {columns.name_of(one) for one in (*sides, *filter(None, mapping.values()))}
+        left = [name for name in first if name not in {*read, *ID_COLUMNS, "split"}]
         shown = f" (columns left: {', '.join(left[:5])})" if left else ""
         remarks.append(f"no column is read as captions{shown}. Name it in table.columns")
     kind = next((name for name in KIND_COLUMNS if _is_kind(rows, name)), None)
@@ -333,10 +334,13 @@ def _folder_of(root: str, name: str, file: str, images: list[str]) -> str | None
     if CELL.fullmatch(images[0]) or any("://" in one or one.startswith("/") for one in images):
         return ""
     own = name.rpartition("/")[0]
-    candidates = ["", own, *_folders(root)]
-    if SPLIT in name:  # the images of each split lie where that split's name says
-        candidates = [_by_split(one) for one in candidates]
-    split = _split_in(file)
+    split, inner = _split_in(file), _folders(root)
+    candidates = ["", own, *inner]
+    if SPLIT in name:  # the images of each split may lie where that split's name says
+        others = [one for one in SPLITS if one != split]
+        by_split = map(_by_split, candidates)
+        theirs = [one for one in by_split if {one.replace(SPLIT, o) for o in others} & {*inner}]
+        candidates = [*(one for one in theirs if SPLIT in one), *candidates]
     for candidate in dict.fromkeys(candidates):
         folder = storage.join(root, candidate.replace(SPLIT, split)) if candidate else root
         if all(storage.exists(storage.resolve(folder, image)) for image in images):

@@ -240,6 +240,21 @@ def test_images_of_each_split_lie_in_a_folder_of_their_own(tmp_path: Path) -> No
     assert [pair.before for pair in pairs] == ["train/0_a.png", "test/0_a.png"]
 
 
+def test_one_folder_for_all_splits_that_is_called_like_one(tmp_path: Path) -> None:
+    """Keeps away: `{split}-site` of images that all lie in test-site."""
+
+    def make(root: Path) -> None:
+        for number, split in enumerate(("train", "test")):
+            for side in "ab":
+                image(root / f"test-site/{number}_{side}.png", 10 * number + (side == "b"))
+            row = f"img_a,img_b,caption\n{number}_a.png,{number}_b.png,it moved\n"
+            (root / f"{split}.csv").write_text(row)
+
+    recognised, pairs = found(make, tmp_path / "d")
+    assert recognised.settings.table.folder == "test-site"
+    assert [pair.before for pair in pairs] == ["test-site/0_a.png", "test-site/1_a.png"]
+
+
 def test_a_cell_of_the_first_row_may_be_empty() -> None:
     """Keeps away: captions and masks that are not read, since the first pair has none."""
     rows = [
