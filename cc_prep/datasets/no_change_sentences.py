@@ -36,7 +36,10 @@ _EXCEPTION = re.compile(r"\b(?:but|except|however|although|apart|other than|whil
 
 
 # Most English captions have one of these words; those of other languages in our letters have none.
-_ENGLISH = re.compile(r"\b(?:the|there|nothing|were|with|this|that)\b")
+_ENGLISH = re.compile(
+    r"\b(?:the|there|nothing|were|with|this|that|appeared|disappeared|moved|changed|became|turned"
+    r"|added|removed|replaced|built)\b"
+)
 _SHARE = 0.1  # of captions, which may be as short as "car gone"
 
 

@@ -285,3 +285,9 @@ def test_captions_of_another_language_contradict_nothing(unchanged: str, changed
     """Keeps away: all unchanged pairs of such a data set listed as contradictions."""
     pairs = [pair(number, "no_change", captions=(unchanged,)) for number in range(3)]
     assert list(audit.contradictions([*pairs, pair(3, captions=(changed,))], {})) == []
+
+
+def test_short_english_captions_are_read() -> None:
+    """Keeps away: "a red car appeared" of an unchanged pair, taken for another language."""
+    pairs = [pair(i, kind="no_change", captions=("a red car appeared",)) for i in range(2)]
+    assert {one.id for one in audit.contradictions(pairs, {})} == {"0", "1"}
