@@ -36,12 +36,15 @@ MEASURES = ("CIDEr", "BLEU-4", "ROUGE-L")  # of lmms-eval: functions of its util
 
 def coco(
     manifest: Manifest, splits: Sequence[str], out: str, progress: Progress = no_progress
-) -> int:
-    """Writes `instances.json`: the masks of changes as COCO's polygons; the number of pairs.
+) -> tuple[int, int]:
+    """Writes `instances.json`: the masks of changes as COCO's polygons.
 
     An image of COCO is the image before of a pair, and names the one after. Each connected place of
     a class is an annotation. Places with holes are run lengths, since COCO's polygons have none.
     A changed pair without a mask is left out: without annotations it would be an unchanged one.
+
+    Returns:
+        The numbers of pairs that are written and that are left out.
 
     Raises:
         UserError: For a folder that is there, images that cannot be read, and pairs without masks.
@@ -74,7 +77,7 @@ def coco(
         categories = [{"id": number, "name": name} for name, number in classes.items()]
         content = {"images": listed, "annotations": annotations, "categories": categories}
         storage.write_json(str(folder / "instances.json"), content)
-    return len(records)
+    return len(records), len(listed_pairs) - len(records)
 
 
 def fiftyone(

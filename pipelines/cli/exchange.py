@@ -37,8 +37,10 @@ def coco(
 
     settings = manifest.load(dataset, overrides, root)
     with progress_bar("exporting") as progress:
-        count = exports.coco(settings, splits or settings.splits, out, progress)
+        count, left_out = exports.coco(settings, splits or settings.splits, out, progress)
     echo(f"{counted(count, 'pair')} in {out}")
+    if left_out:
+        echo(f"{counted(left_out, 'changed pair')} without a mask left out", err=True)
 
 
 @click.command("fiftyone")

@@ -49,7 +49,7 @@ CLASSES = "masks={classes: {road: 1, house: 2}}"
 def export(kind: str, root: Path, out: Path, *options: Any) -> str:
     done = cc_prep("export", kind, "own", "--root", root, "--set", CLASSES, "--out", out, *options)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return str(done.stdout + done.stderr)
 
 
 def test_coco_reads_the_masks_back(root: Path, tmp_path: Path) -> None:
@@ -83,7 +83,8 @@ def test_coco_has_no_changed_pair_without_its_mask(root: Path, tmp_path: Path) -
     del rows[1]["mask"]
     rows[1]["kind"] = "no_change"
     (data / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    export("coco", data, tmp_path / "coco", "--split", "train", "--split", "test")
+    said = export("coco", data, tmp_path / "coco", "--split", "train", "--split", "test")
+    assert "1 changed pair without a mask left out" in said
     listed = json.loads((tmp_path / "coco/instances.json").read_text())["images"]
     assert [one["pair"] for one in listed] == ["p/1", "p/2"]
 
