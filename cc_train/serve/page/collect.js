@@ -100,6 +100,7 @@ async function next() {
   const first = waiting.shift();
   if (first === undefined) return;
   waiting.push(first);
+  awaited = false; // it was of the former pair
   await load(`/queue/${first.number}`, first.id, () => {
     fresh();
     loaded = first.number;
