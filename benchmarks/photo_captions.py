@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import random
 import re
 import time
@@ -37,6 +36,7 @@ from cc_train import Captioner, doubt
 from cc_train.captioner import Caption
 from cc_train.data import image_pairs
 from cc_train.evaluation import calibrating
+from cc_train.evaluation.evaluation_files import wilson
 from cc_train.systems.pair_trunk import PairTrunk
 from cc_train.systems.photos import sentences
 from cc_train.systems.photos.captioner import PhotoCaptioner
@@ -117,11 +117,9 @@ def with_comparison(captioner: Captioner, run: str) -> Captioner:
 
 def interval(right: int, count: int) -> str:
     """A share in percent with its 95 % interval, of Wilson."""
-    z, share = 1.96, right / count
-    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
-    spread = z * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
-    low, high = (middle + sign * spread / (1 + z * z / count) for sign in (-1, 1))
-    return f"{100 * share:.1f} % ({100 * max(0, low):.1f} … {100 * min(1, high):.1f})"
+    share = right / count if count else 0.0
+    low, high = wilson(share, count)
+    return f"{100 * share:.1f} % ({100 * low:.1f} … {100 * high:.1f})"
 
 
 def table(judged: Sequence[Judged]) -> str:

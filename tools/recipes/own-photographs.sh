@@ -29,6 +29,8 @@ run() { # NAME SEED BACKBONE PAIRS STEPS MORE…
     --set loop.learning_rate=3e-4 --set loop.warmup_steps=20 --set "loop.seed=$seed" "$@"
   $train evaluate "$out" --shards "$shards/test-*.tar" --out "$out.evaluation"
 }
+$train evaluate composites-mini --shards "$at/$small+nanodet/shards/test-*.tar" \
+  --out "$at/untrained.evaluation"
 for seed in 0 1 2; do
   run composites-mini "$seed" $small+nanodet all 200 --init composites-mini --set encoder.places=true
   run fifty-pairs "$seed" $small+nanodet 50 100 --init composites-mini --set encoder.places=true
