@@ -344,9 +344,7 @@ def _say_missing(caption: Caption, whose: str = "") -> None:
     """Says how much of a registered pair is not compared, unless the caption is that it is."""
     from cc_train import doubt
 
-    if caption.text == doubt.EQUAL or caption.compared is None:
-        return
-    if doubt.MIN_COMPARED <= caption.compared < 1:
+    if caption.compared is not None and doubt.MIN_COMPARED <= caption.compared < 1:
         echo(f"{whose}{doubt.missing(caption.compared)}", err=True)
 
 
