@@ -148,6 +148,8 @@ def covered(matrix: np.ndarray, after: tuple[int, int], before: tuple[int, int])
 
 def find(before: np.ndarray, after: np.ndarray, model: str) -> Registration | None:
     """The motion from one image to another of the same size, uint8 [H, W, 3]; None for none."""
+    if np.array_equal(before, after):  # also without anything by which a motion could be found
+        return Registration(model, before.shape[:2], np.eye(3), quality=1.0, covered=1.0)
     scale = min(1.0, WORKING_SIDE / max(before.shape[:2]))
     height, width = (max(1, round(side * scale)) for side in before.shape[:2])
     fixed, moving = (

@@ -80,6 +80,16 @@ def test_a_motion_in_large_images_is_that_of_their_pixels() -> None:
     assert np.abs(found.matrix - matrix).max() < 0.5
 
 
+@pytest.mark.parametrize("image", [picture(0), np.zeros((*SIZE, 3), np.uint8)])
+def test_equal_images_are_compared_whole(image: np.ndarray) -> None:
+    """Keeps away: "1 % of the image has no counterpart" of a file and itself."""
+    found = registration.find(image, image.copy(), "homography")
+    assert found is not None
+    assert found.is_good
+    assert found.covered == 1
+    assert all(np.array_equal(one, image) for one in found.applied(image, image))
+
+
 def test_two_places_are_no_pair() -> None:
     """Keeps away: a picture that is bent until it looks like another one."""
     for model in registration.MODELS:
@@ -88,7 +98,7 @@ def test_two_places_are_no_pair() -> None:
         assert caught.value.reason is Reason.NOT_REGISTERED
     flat = np.full((*SIZE, 3), 90, np.uint8)
     with pytest.raises(RejectedPair, match="nothing of one is found"):
-        registration.on_one_grid(flat, flat, Pairs(register="affine"))
+        registration.on_one_grid(flat, flat + 9, Pairs(register="affine"))
 
 
 def test_two_sizes_are_resized_to_the_smaller() -> None:
