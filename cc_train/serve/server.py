@@ -15,11 +15,9 @@ import uvicorn
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_train import systems
 from cc_train.baselines.captioner import ChatCaptioner
 from cc_train.data.pair_lists import read_pairs
 from cc_train.pretrained import Captioner
-from cc_train.runs import stored_run
 from cc_train.serve.application import Application
 from cc_train.serve.caption_service import CaptionService, ChatService, Service
 from cc_train.serve.collection import Collection
@@ -165,12 +163,13 @@ def make(
     collection = None if collect is None else Collection(Path(collect))
     service: Service
     if chat is not None:
-        service, photographs = ChatService(chat), True
+        service, shipped = ChatService(chat), shipped_examples("photos-mini")
     else:
         captioner = Captioner.from_pretrained(run, device=device)
         service = CaptionService(captioner, hub.name_of(run))
-        photographs = systems.get(stored_run.system_of(captioner.folder)).photographs
-    offered = _listed(shipped_examples(photographs), fetch) if of_user is None else of_user
+        shipped = captioner.folder / "examples"
+        shipped = shipped if shipped.is_dir() else shipped_examples()
+    offered = _listed(shipped, fetch) if of_user is None else of_user
     return Server(service, offered, queue, collection, host, port, token)
 
 
@@ -186,11 +185,11 @@ def _listed(path: Path, fetch: bool) -> list[Pair]:
     return pairs
 
 
-def shipped_examples(photographs: bool = False) -> Path:
+def shipped_examples(captioner: str | None = None) -> Path:
     """The folder with pairs that come with the package, NAME_before.jpg, NAME_after.jpg, …
 
     Args:
-        photographs: Of a yard, from the video vtest.avi of OpenCV, in place of rendered scenes.
+        captioner: One of the package that has pairs of its own; None for rendered scenes.
     """
-    folder = "photographs" if photographs else "examples"
-    return Path(str(resources.files("cc_train.serve") / folder))
+    own = "serve" if captioner is None else f"assets/{captioner}"
+    return Path(str(resources.files("cc_train") / own / "examples"))

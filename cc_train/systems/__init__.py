@@ -43,7 +43,6 @@ class System:
         masks: Whether it predicts change masks.
         dry_run: The module whose `dry_run(settings)` estimates the cost of a training, as text.
         trains: Whether a command trains it.
-        photographs: Whether it captions photographs alone, so that its page offers some.
     """
 
     name: str
@@ -58,7 +57,6 @@ class System:
     masks: bool = False
     dry_run: str = ""
     trains: bool = True
-    photographs: bool = False
 
 
 _SYSTEMS: dict[str, System] = {}
@@ -267,6 +265,5 @@ register(
         "A captioner of photographs, which comes with the package as photos-mini.",
         masks=True,
         trains=False,
-        photographs=True,
     )
 )

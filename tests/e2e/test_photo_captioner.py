@@ -85,7 +85,7 @@ def test_the_command_says_it_as_json(run: str, exported: Path, tmp_path: Path) -
 def test_the_page_of_photographs_offers_photographs() -> None:
     """Keeps away: spheres and cubes as the examples of a captioner that knows none."""
     captioner = Captioner.from_pretrained("photos-mini", device="cpu")
-    pairs = list(read_pairs(shipped_examples(photographs=True)))
+    pairs = list(read_pairs(shipped_examples("photos-mini")))
     assert [str(one) for one in captioner([(Path(b), Path(a)) for b, a in pairs])] == [
         "a person appeared at the top left",
         "a person disappeared on the left",

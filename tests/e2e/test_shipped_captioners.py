@@ -14,11 +14,11 @@ import torch
 from cc_prep import datasets, manifest
 from cc_prep.storage import sha256
 from cc_prep.synth import dataset
-from cc_train import Captioner, loading
+from cc_train import Captioner, doubt, loading
 from cc_train.data.pair_lists import read_pairs
 from cc_train.evaluation.rendered import fact_scores
 from cc_train.runs import run_folder
-from cc_train.serve.server import shipped_examples
+from cc_train.serve.server import make, shipped_examples
 from tests.commands import cc_train
 
 NAME, CHAIN, COMPOSITES = "captioner-mini", "chain-mini", "composites-mini"
@@ -139,7 +139,7 @@ def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.M
 def test_the_captioner_of_composed_pairs_is_right_on_real_ones() -> None:
     """It saw no pair of a real camera. The scenes of rendered solids are none of its own."""
     captioner = Captioner.from_pretrained(COMPOSITES, device="cpu")
-    yard = list(read_pairs(shipped_examples(photographs=True)))[:5]
+    yard = list(read_pairs(shipped_examples("photos-mini")))[:5]
     captions = captioner([(Path(before), Path(after)) for before, after in yard])
     assert [str(one) for one in captions] == [
         "a person appeared at the top left",
@@ -151,6 +151,19 @@ def test_the_captioner_of_composed_pairs_is_right_on_real_ones() -> None:
     assert all((one.confidence or 0) > 0.8 for one in captions)
     solids = captioner([(Path(b), Path(a)) for b, a in read_pairs(shipped_examples())])
     assert sum("not sure" in str(one) or "nothing" in str(one) for one in solids) >= 3
+
+
+def test_its_page_offers_composed_pairs() -> None:
+    """Keeps away: spheres and cubes, which it has never seen."""
+    offered = list(read_pairs(shipped_examples(COMPOSITES)))
+    with make(COMPOSITES, host="127.0.0.1", port=0, examples=None, pairs=None, collect=None,
+              fetch=False, device="cpu") as server:  # fmt: skip
+        assert server.application.lists["examples"] == offered
+    captions = Captioner.from_pretrained(COMPOSITES, device="cpu")(
+        [(Path(before), Path(after)) for before, after in offered]
+    )
+    assert str(captions[-1]) == "nothing changed"
+    assert not any(str(one).startswith(doubt.NOT_SURE) for one in captions)
 
 
 def test_all_authors_of_composed_pictures_are_named() -> None:
