@@ -13,8 +13,7 @@ from bench_metrics import sentences
 from lib.measuring import report, turns
 
 from cc_train.evaluation.captions import metrics
-from cc_train.evaluation.captions.meteor import paraphrases, tables
-from cc_train.evaluation.captions.meteor.measure import meteor
+from cc_train.evaluation.captions.meteor import meteor, paraphrases, tables
 
 
 @click.command()

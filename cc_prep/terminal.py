@@ -1,10 +1,13 @@
-"""What both command lines do alike: how they print a text, and what `~` means in an argument."""
+"""What both command lines do alike: how they print a text, what `~` means in an argument, and that
+SIGTERM, which schedulers and `kill` send, is Ctrl-C."""
 
 from __future__ import annotations
 
+import contextlib
 import re
+import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from cc_prep import storage
 from cc_prep.redaction import without_credentials
@@ -13,6 +16,9 @@ from cc_prep.redaction import without_credentials
 # and newline, and Unicode's changes of direction. Lone surrogates are of names that are no UTF-8.
 _NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 MAX_LINE, _HEAD, _TAIL = 1000, 500, 300  # of an error, in characters; its remedy is at its end
+# Said by a command that is stopped before it can say more, such as in the first second of a job. It
+# must be true of those that keep nothing too, such as `inspect`.
+STOPPED = "stopped. Run the same command again; jobs and trainings go on from what is finished"
 _HOME = re.compile(r"(^|[=,])(~)(?=/)|^(~)$")
 
 
@@ -49,3 +55,17 @@ def with_homes(arguments: Iterable[str]) -> list[str]:
     and behind `=` and commas."""
     home = storage.with_home("~")
     return [_HOME.sub(lambda match: f"{match[1] or ''}{home}", one) for one in arguments]
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Makes SIGTERM raise KeyboardInterrupt, so that what is half-written is removed."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    old_handler = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old_handler)

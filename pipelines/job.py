@@ -24,10 +24,10 @@ from cc_prep import storage
 from cc_prep.errors import JobFailed, StoreFailed, UserError
 from cc_prep.formats import provenance
 from cc_prep.formats.base import ShardFormat
-from cc_prep.interrupts import interruptible
 from cc_prep.manifest import Manifest
 from cc_prep.steps.base import MakeStep
 from cc_prep.storage import outputs
+from cc_prep.terminal import interruptible
 from pipelines import engine, fingerprint, timing
 from pipelines.cluster.broken import BrokenDevices, without_devices
 from pipelines.cluster.pool import Pool, may_grow, size_pool

@@ -13,8 +13,7 @@ import click
 from cc_prep import __version__
 from cc_prep.devices import keep_freed_memory
 from cc_prep.errors import JobFailed, LoaderWorkerDied, UserError
-from cc_prep.interrupts import STOPPED, interruptible
-from cc_prep.terminal import echo, with_homes
+from cc_prep.terminal import STOPPED, echo, interruptible, with_homes
 from cc_train import systems
 from cc_train.cli import caption, evaluate, share, train
 

@@ -10,9 +10,8 @@ import click
 from cc_prep import __version__
 from cc_prep.errors import JobFailed, UserError
 from cc_prep.formats.tar import DamagedShard
-from cc_prep.interrupts import STOPPED, interruptible
 from cc_prep.progress import of_command
-from cc_prep.terminal import echo, with_homes
+from cc_prep.terminal import STOPPED, echo, interruptible, with_homes
 from pipelines.cli import data, exchange, jobs, look, splits, weights
 
 SECTIONS = {  # of `cc-prep --help`

@@ -9,8 +9,7 @@ import pytest
 from pycocoevalcap.meteor.meteor import Meteor
 
 from cc_prep.synth import grammar
-from cc_train.evaluation.captions.meteor import tables
-from cc_train.evaluation.captions.meteor.measure import meteor
+from cc_train.evaluation.captions.meteor import meteor, tables
 
 CAPTIONS = 400
 PHRASES = ("in front of", "next to", "no longer", "has been", "is missing", "a number of", "'s")

@@ -182,7 +182,7 @@ def _meteor(
     tokens: Tokens, groups: Sequence[Collection[str]], words: Words
 ) -> tuple[list[float], dict[str, float]]:
     """See there; it keeps its English settings for all words. Raises Unavailable."""
-    from cc_train.evaluation.captions.meteor.measure import BrokenTable, meteor
+    from cc_train.evaluation.captions.meteor import BrokenTable, meteor
 
     try:
         return meteor(*tokens, groups)

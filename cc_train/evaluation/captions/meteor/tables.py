@@ -31,7 +31,7 @@ class Tables:
 
     Attributes:
         function_words: Words that count less.
-        prefixes: Words whose dot stays with them, and where (`normalizing`).
+        prefixes: Words whose dot stays with them, and where (`words`).
         synsets: The numbers of the meanings of a word, as text.
         bases: The base forms of an irregular form.
     """

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cc_train.evaluation.captions.meteor.measure import meteor
-from cc_train.evaluation.captions.meteor.sentences import _java_hash
-from cc_train.evaluation.captions.meteor.stemming import stem
+from cc_train.evaluation.captions.meteor import meteor
+from cc_train.evaluation.captions.meteor.aligning import _java_hash
+from cc_train.evaluation.captions.meteor.words import stem
 from tests.conftest import ROOT
 
 GOLDEN = ROOT / "tests/golden/meteor"
