@@ -10,8 +10,8 @@ scenes() { echo $(( ($1 * ${SHARE:-100} + 99) / 100 )); }
 
 # Scenes to train on, some with a camera that moves far; and others that nobody trained or chose
 # on, with one to three changes, from a camera that stands still to one that moves far.
-$prep synth "$at/scenes" --scenes "$(scenes 3000)" --seed 71 --size 112 --wording plain --changes 1..4
-$prep synth "$at/far" --scenes "$(scenes 1000)" --seed 72 --size 112 --wording plain --changes 1..4 --jitter 3
+$prep synth "$at/scenes" --scenes "$(scenes 2000)" --seed 71 --size 112 --wording plain --changes 1..4
+$prep synth "$at/far" --scenes "$(scenes 600)" --seed 72 --size 112 --wording plain --changes 1..4 --jitter 3
 for jitter in 0 1 2 3 5; do
   count=$(scenes 100)
   [ "$jitter" != 1 ] || count=$(scenes 500)
@@ -34,4 +34,4 @@ done
 rm -rf "$at/packed"
 $train export "$at/run" "$at/packed/captioner-multi" \
   --shards "$at/jitter-1-shards/shards/*.tar" --calibrate "$at/scenes-shards/shards/val-*.tar" \
-  --data "$(scenes 4000) scenes with one to four changes that \`cc-prep synth\` renders (seeds 71 and 72, 112 px)" --license mit
+  --data "$(scenes 2600) scenes with one to four changes that \`cc-prep synth\` renders (seeds 71 and 72, 112 px)" --license mit
