@@ -115,6 +115,28 @@ def continue_from(
     return manifest
 
 
+def check_early(manifest: Manifest, folder: str, keys: Iterable[str]) -> None:
+    """Refuses most other settings than those of `folder` before data is listed and torch imported.
+
+    Inputs may take weights, and what goes with them, from earlier outputs: sections whose weights
+    differ are left to the check of the whole job. Raises UserError.
+    """
+    recorded = (provenance.read(folder) or {}).get("settings")
+    if recorded is None:
+        return
+    new = {
+        key: values
+        for key, values in recorded_settings(manifest, keys).items()
+        if key not in SECTIONS_WITH_WEIGHTS or _weights_in(values) == _weights_in(recorded.get(key))
+    }
+    check_same_settings(folder, {key: recorded.get(key) for key in new}, new)
+
+
+def _weights_in(section: Any) -> tuple[Any, Any] | None:
+    """What names the weights in a section of settings."""
+    return (section.get("weights"), section.get("config")) if isinstance(section, dict) else None
+
+
 def check_same_settings(folder: str, old: dict[str, Any], new: dict[str, Any]) -> None:
     """Raises UserError, which names the keys, if `folder` was made with other settings."""
     different = provenance.differences(old, new)

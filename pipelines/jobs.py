@@ -40,6 +40,7 @@ from cc_prep.steps.entities.step import TRAIN, Retrieve, VectorsOfRegions
 from cc_prep.steps.interpolate import Interpolate
 from cc_prep.steps.procap import ImportFrames, ImportScores
 from cc_prep.steps.score import Score
+from cc_prep.storage import outputs
 from pipelines import estimates, fingerprint, job, job_weights
 from pipelines.plan import plan
 from pipelines.shards import PlannedShard
@@ -119,13 +120,17 @@ def run(name: str, request: job.Request, source: str | None = None) -> job.Summa
         UserError: For mistakes that a user can fix, before any work.
         JobFailed: If workers fail.
     """
-    inputs = JOBS[name].inputs(request, source)
+    row = JOBS[name]
+    outputs.check_folder(request.out)
+    out = storage.join(storage.absolute(request.out), row.format.folder)
+    fingerprint.check_early(request.manifest, out, row.settings)
+    inputs = row.inputs(request, source)
     if inputs is None:
         return None
-    spec = spec_of(JOBS[name], inputs, request.out)
+    spec = spec_of(row, inputs, request.out)
     summary = job.run(spec, request.options, request.console)
     if summary is not None:
-        JOBS[name].finish(inputs, spec.folder)
+        row.finish(inputs, spec.folder)
     return summary
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from cc_prep import manifest
+from cc_prep.console import on_stderr
 from cc_prep.datasets import exclusions
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance
 from cc_prep.formats.base import VERSIONS
 from cc_prep.manifest import Manifest
-from pipelines import fingerprint
+from pipelines import fingerprint, job, jobs
 from tests import weight_factory
 
 DDCONFIG = {"resolution": 16, "attn_resolutions": [4], "ch": 32}
@@ -121,6 +122,26 @@ def test_folders_of_other_pairs_are_not_continued(tmp_path: Path, key: str) -> N
         fingerprint.continue_from(made_with, str(tmp_path), fingerprint.PLAN_KEYS)
         with pytest.raises(UserError, match=rf"made with other settings \({key}[:.]"):
             fingerprint.continue_from(now, str(tmp_path), fingerprint.PLAN_KEYS)
+
+
+def test_other_settings_are_refused_before_the_data_is_read(tmp_path: Path, vqgan: Path) -> None:
+    """Keeps away: 4,000 pairs that are listed, and torch imported, to refuse another image_size."""
+    made_with = settings(f"tokenize.weights={vqgan}")
+    record = {
+        "format": "cc-training-shards", "format_version": VERSIONS["cc-training-shards"],
+        "settings": fingerprint.recorded_settings(made_with, fingerprint.TRAINING_SHARD_KEYS),
+    }  # fmt: skip
+    out = tmp_path / "out"
+    provenance.write(str(out / "shards"), record)
+    for other in ("image_size=96", "interpolate.depth=1", "keyframes.k=1"):
+        chosen = manifest.load("synth", [f"tokenize.weights={vqgan}", other], str(tmp_path))
+        request = job.Request(chosen, str(out), ["val"], None, job.Options(), on_stderr())
+        with pytest.raises(UserError, match=rf"with other settings \({other.partition('=')[0]}"):
+            jobs.run("build", request)  # else: there are no such data
+    # Weights may come from what is stored.
+    for other in ("tokenize.weights=none", "interpolate.weights=imported"):
+        moved = settings(f"tokenize.weights={vqgan}", other)
+        fingerprint.check_early(moved, str(out / "shards"), fingerprint.TRAINING_SHARD_KEYS)
 
 
 def test_a_folder_of_features_may_be_given_in_two_ways(
