@@ -28,7 +28,7 @@ from cc_prep.manifest import Manifest
 from cc_prep.steps.base import MakeStep
 from cc_prep.storage import outputs
 from cc_prep.terminal import interruptible
-from pipelines import engine, fingerprint, timing
+from pipelines import fingerprint, timing
 from pipelines.cluster.broken import BrokenDevices, without_devices
 from pipelines.cluster.pool import Pool, may_grow, size_pool
 from pipelines.progress import Watcher, amount
@@ -122,6 +122,10 @@ def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:
     # What can be refused without Ray is refused at once.
     lock.refuse_if_held(spec.folder)
     _check_same_settings(spec)
+    account = Account(spec.format, spec.folder, _pairs_by_shard(spec))
+    _check_disk(spec, _todo(spec, account, options))
+    from pipelines import engine  # here, since importing Ray takes seconds too
+
     began = time.monotonic()
     try:
         pool = size_pool(
@@ -171,7 +175,6 @@ def _locked(
     account = Account(spec.format, spec.folder, plan)
     todo = _todo(spec, account, options)
     account.make_again(shard.name for shard in todo)
-    _check_disk(spec, todo)
     storage.remove_temporaries(spec.folder)
     storage.remove_temporaries(state.folder)
     state.remove_journals(account.whole.keys() & plan.keys())
@@ -245,7 +248,13 @@ def _pairs_by_shard(spec: JobSpec) -> dict[str, int]:
 
 
 def _todo(spec: JobSpec, account: Account, options: Options) -> list[PlannedShard]:
-    return remaining(spec.shards, account.finished, options.retry_rejects)
+    """What is left to make. Raises UserError, which says how much larger or smaller the data is."""
+    try:
+        return remaining(spec.shards, account.finished, options.retry_rejects)
+    except UserError as error:
+        old = sources.recorded_in(provenance.read(spec.folder))
+        what = "; ".join([error.what, *sources.other_counts(old, spec.data)])
+        raise UserError(what, error.remedy) from None
 
 
 def _has_new_input(shard: PlannedShard, done: Done | None) -> bool:
@@ -257,6 +266,8 @@ def _run_workers(
     spec: JobSpec, todo: Sequence[PlannedShard], account: Account, pool: Pool, console: Console
 ) -> None:
     """Lets the workers make the shards, without devices that turn out broken. Raises JobFailed."""
+    from pipelines import engine
+
     state, left = State(spec.folder), {shard.name: shard for shard in todo}
     returned = set[str]()
     while left:
@@ -351,7 +362,6 @@ def _print_plan(
     _try_folder(spec.folder)
     account = Account(spec.format, spec.folder, _pairs_by_shard(spec))
     todo = _todo(spec, account, options)
-    _check_disk(spec, todo)
     pairs = sum(shard.count for shard in spec.shards)
     largest = max(shard.count for shard in spec.shards)
     of_shard = f", {amount(spec.bytes_a_pair * largest)} a shard" if len(spec.shards) > 1 else ""
@@ -397,6 +407,8 @@ def _excluded(spec: JobSpec) -> str:
 
 def _time(spec: JobSpec, todo: Sequence[PlannedShard], pool: Pool, ray_seconds: float) -> str:
     """The estimated time of the job, or why it is not known."""
+    from pipelines import engine
+
     try:
         trials, starting = engine.try_out(todo, spec.make_step, pool)
     except JobFailed as error:  # of a pair perhaps, which the job would reject

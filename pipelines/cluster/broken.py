@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import ray
-
 from cc_prep.errors import JobFailed
 from pipelines.cluster.pool import Pool, free_resources, gpu_shares
 from pipelines.state.device import Device, this_device
@@ -38,6 +36,8 @@ def without_devices(pool: Pool, broken: BrokenDevices) -> Pool:
     Every free share of a GPU is taken for a moment, and the shares of the broken GPU are not
     released. Raises JobFailed if nothing is left.
     """
+    import ray  # here, so that what a job refuses is refused without Ray
+
     shares = gpu_shares(free_resources(_occupied_gpus()), pool.gpus)
     occupant: Any = ray.remote(num_cpus=0, num_gpus=pool.gpus)(_Occupant)
     actors = [occupant.remote() for _ in range(shares)]
@@ -62,6 +62,8 @@ def _occupied_gpus() -> float:
 
 def release() -> None:
     """Gives broken GPUs back to Ray at the end of a job."""
+    import ray
+
     while _occupied:
         actor, _ = _occupied.pop()
         ray.kill(actor)

@@ -27,6 +27,7 @@ from cc_prep.formats import provenance
 from cc_prep.formats.base import split_of
 from cc_prep.manifest import IMPORTED, Manifest
 from cc_prep.redaction import without_credentials
+from cc_prep.words import counted
 from pipelines.plan import plan
 from pipelines.shards import Pairs, PlannedShard
 
@@ -177,6 +178,16 @@ def joined(old: Mapping[str, Any], new: Mapping[str, Any], planned: Collection[s
         "splits": new["splits"],
         "settings": {**new["settings"], "split_file": digests},
     }
+
+
+def other_counts(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """How many pairs each split of the data had in earlier runs, where it has others now."""
+    before, now = old.get("pairs", {}), new.get("pairs", {})
+    return [
+        f"{split} had {counted(before[split], 'pair')} then and has {now[split]:,} now"
+        for split in before
+        if split in now and now[split] != before[split]
+    ]
 
 
 def note_other_root(

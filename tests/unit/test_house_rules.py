@@ -114,6 +114,11 @@ def test_quick_imports(module: str) -> None:
     assert not modules_after(f"import {module}") & {"torch", "ray", "cv2", "pandas", "pyarrow"}
 
 
+def test_jobs_are_planned_without_ray_and_torch() -> None:
+    """Keeps away: seconds until a job refuses what could be refused at once."""
+    assert not modules_after("import pipelines.jobs") & {"torch", "ray", "pandas"}
+
+
 # Modules of ours; scoring texts needs no network, image or data set.
 OURS_AT_MOST = {"score": 40, "evaluate": 40}
 SCORING = {

@@ -278,6 +278,21 @@ def test_a_held_folder_is_refused_before_ray_starts(
         run(spec(tmp_path))
 
 
+def test_changed_data_is_refused_before_ray_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keeps away: half a minute until "the pairs changed", which does not say that 6 became 10."""
+    settings = manifest.load("own", root="/data")
+    run(spec(tmp_path, 3, data=sources.of_pairs(settings, job_factory.shards(3, 4))))
+    monkeypatch.setattr(engine, "start", lambda: pytest.fail("started"))
+    others = [job_factory.of_pairs("train", 0, [job_factory.pair(9 - i) for i in range(4)], 10)]
+    data = sources.of_pairs(settings, others)
+    old = dict(provenance.read(str(tmp_path)) or {}, data={**data, "pairs": {"train": 3}})
+    provenance.write(str(tmp_path), old)
+    with pytest.raises(UserError, match="train had 3 pairs then and has 10 now"):
+        run(spec(tmp_path, shards=others, data=data))
+
+
 @pytest.mark.parametrize(("free", "fits"), [(1100 * 6, True), (1100 * 6 - 1, False)])
 def test_room_on_the_disk_for_what_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, fits: bool
