@@ -43,11 +43,15 @@ def check_files(manifest: Manifest, steps: Collection[str]) -> None:
             missing.append(f"{section}.{key} {file}")
             variables.append(variable_of(manifest.source, f"{section}.{key}", file))
     if missing:
-        are = "a file is" if len(missing) == 1 else f"{len(missing)} files are"
+        are, them, they_are = (
+            ("a file is", "it", "it is")
+            if len(missing) == 1
+            else (f"{len(missing)} files are", "them", "they are")
+        )
         named = ", ".join(filter(None, variables))
         raise UserError(
             f"{manifest.source}: {are} not there: {', '.join(missing)}",
-            "Put them there, or say where they are by --set KEY=FILE"
+            f"Put {them} there, or say where {they_are} by --set KEY=FILE"
             + (f" or in the environment: {named}" if named else ""),
         )
 

@@ -100,7 +100,7 @@ def test_all_missing_files_are_named_at_once(
     assert caught.value.remedy.endswith(
         "by --set KEY=FILE or in the environment: VFIFORMER, VQGAN, VQGAN_CONFIG"
     )
-    with pytest.raises(UserError, match=r"a file is not there: score\.weights other\.bin"):
+    with pytest.raises(UserError, match=r"a file is not there: score\.weights other\.bin\. Put it"):
         job_weights.check_files(settings, ["score"])
     for name in ("models/clevr_epoch=000035.ckpt", "gone.yaml"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
