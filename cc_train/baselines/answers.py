@@ -29,7 +29,10 @@ _LABEL = re.compile(
     r"(?: is that[:,]?| is:|\s*:)"
     r"|(?:sure|certainly|of course|okay)\s*[!:,]\s*(?=here(?:'s| is| are)\b)"
     r"|here(?: is|'s| are) (?:the |my |your |a |an |one )?(?:\w+ ){0,3}"
-    r"(?:answer|caption|changes?|description|differences?|sentence)\b[^:.]{0,60}:)\s*",
+    r"(?:answer|caption|changes?|description|differences?|sentence)"
+    # Not "the caption sign: …", which is in the picture.
+    r"(?: (?:about|as|based|between|describing|for|from|i|in|of|that|to|which|you)\b[^:.]{0,60})?"
+    r"\s*:)\s*",
     re.IGNORECASE,
 )
 _QUOTES = (('"', '"'), ("“", "”"), ("`", "`"), ("'", "'"))

@@ -103,7 +103,7 @@ def test_answers_among_the_thoughts(answer: Answer, caption: str, is_in_thoughts
         "A **car** left.", "Sure! Here is the change:\n\n“A car left.”", "Caption: `A car left.`",
         "The difference between the two images is that: A car left.", "Final answer : A car left.",
         "The only change is that a car left.",
-        "Here's one sentence: __A car left.__",
+        "Here's one sentence: __A car left.__", "Here is the caption you asked for: A car left.",
     ],
 )  # fmt: skip
 def test_what_is_around_a_sentence_is_removed(text: str) -> None:
@@ -119,7 +119,7 @@ def test_what_is_around_a_sentence_is_removed(text: str) -> None:
         "A car left.", "The answer on the sign is gone.", "change the sky to blue",
         "A sign: “stop” appeared.", "3 cars left.", "2 * 3 became 2 ** 3", "make it 10:30 am",
         "The change of the light is gone.", "", "Sure enough, the sign now says: stop",
-        "Here are two people: one left.",
+        "Here are two people: one left.", "Here is the new caption sign on the wall: it was added",
     ],
 )  # fmt: skip
 def test_what_belongs_to_a_sentence_stays(text: str) -> None:
