@@ -15,14 +15,10 @@ from cc_prep import storage, strict_json
 from cc_prep.errors import UserError, first_line
 from cc_prep.settings import S
 from cc_prep.unspaced import Words
-from cc_train import text
+from cc_train import systems, text
 from cc_train.runs import run_folder
 
 Network = TypeVar("Network", bound=nn.Module)
-# Of a captioner of photographs: it is two frozen networks and a regression.
-PHOTOGRAPHS = (
-    "photos-mini cannot be trained further. Give composites-mini with --set encoder.places=true"
-)
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,7 @@ def read(folder: Path, system: str | None = None) -> Run:
     tensors = {n: t.float() if t.is_floating_point() else t for n, t in stored.items()}
     name = str(settings.get("system"))
     if system is not None and name != system:
-        remedy = PHOTOGRAPHS if (name, system) == ("photos", "pair") else f"Give one of {system}"
+        remedy = systems.start_instead(name, system) or f"Give one of {system}"
         raise UserError(f"{folder}: a run of {name}, not of {system}", remedy)
     files = settings.get("files", [])
     if not isinstance(files, list) or any(Path(str(file)).name != file for file in files):

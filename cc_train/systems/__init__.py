@@ -18,7 +18,8 @@ share is in `pair_trunk` and `pair_training`, which only systems import.
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -43,6 +44,7 @@ class System:
         masks: Whether it predicts change masks.
         dry_run: The module whose `dry_run(settings)` estimates the cost of a training, as text.
         trains: Whether a command trains it.
+        start_instead: By system, what its training may start from in place of a run of this one.
     """
 
     name: str
@@ -57,6 +59,7 @@ class System:
     masks: bool = False
     dry_run: str = ""
     trains: bool = True
+    start_instead: Mapping[str, str] = field(default_factory=dict)
 
 
 _SYSTEMS: dict[str, System] = {}
@@ -82,6 +85,15 @@ def get(name: str) -> System:
     if name not in _SYSTEMS:
         raise UserError(f"no system is named {name}", f"Known: {', '.join(_SYSTEMS)}")
     return _SYSTEMS[name]
+
+
+def start_instead(name: str, system: str) -> str:
+    """What a training of `system` may start from in place of a run of another; empty: one of its.
+
+    Args:
+        name: The other system, as a stranger's file may name it.
+    """
+    return _SYSTEMS[name].start_instead.get(system, "") if name in _SYSTEMS else ""
 
 
 def importer(code: str) -> ModuleType:
@@ -265,5 +277,9 @@ register(
         "A captioner of photographs, which comes with the package as photos-mini.",
         masks=True,
         trains=False,
+        start_instead={  # it is two frozen networks and a regression
+            "pair": "photos-mini cannot be trained further. Give composites-mini with --set "
+            "encoder.places=true"
+        },
     )
 )
