@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
@@ -237,15 +238,16 @@ def _run(options: dict[str, Any], job: str, source: str | None = None) -> None:
     if summary.too_many_rejects(run.max_rejects):
         raise JobFailed(
             f"{summary.rejected} of {summary.planned} pairs rejected, more than --max-rejects "
-            f"{run.max_rejects:g}: {_first_rejects(summary.folder)}"
+            f"{run.max_rejects:g}: {_first_rejects(summary)}"
         )
 
 
-def _first_rejects(folder: str) -> str:
-    """The reasons of the first rejected pairs, and the file with all reasons."""
+def _first_rejects(summary: Summary) -> str:
+    """The reasons of the first rejected pairs, the file with all reasons, and the ways on."""
     from cc_prep.formats import rejects
     from cc_prep.records import pair_name
 
+    folder, percent = summary.folder, math.ceil(100 * summary.rejected / summary.planned)
     rejected = rejects.read(folder)
     first = "; ".join(
         f"{pair_name(one.id, one.split, one.kind)}: {one.reason}, {one.message}"
@@ -253,7 +255,7 @@ def _first_rejects(folder: str) -> str:
     )
     return (
         f"{first}; all reasons: {folder}/{rejects.FILE}. Fix them and run the same command with "
-        "--retry-rejects"
+        f"--retry-rejects, or accept them with --max-rejects {percent / 100:g}"
     )
 
 

@@ -13,16 +13,19 @@ from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.rejects import Reject
 from pipelines import procap
 from pipelines.cli import cli, jobs
+from pipelines.job import Summary
 
 
 def test_rejects_come_with_their_reason_and_the_way_on(tmp_path: Path) -> None:
     """Keeps away: the path of an image that nobody says is missing, and a command that says the
-    same again after it was put there."""
+    same again after it was put there, or that fails for ever where rejects are known."""
     one = Reject("d-train-1-change", "1", "train", "change", "s", "missing image", "/d/1.png")
     rejects.write(str(tmp_path), [one])
-    assert jobs._first_rejects(str(tmp_path)) == (
+    summary = Summary(str(tmp_path), 30, 28, 2, 1, 1.0, 1, 1)
+    assert jobs._first_rejects(summary) == (
         f"1 (train): missing image, /d/1.png; all reasons: {tmp_path}/rejects.parquet. "
-        "Fix them and run the same command with --retry-rejects"
+        "Fix them and run the same command with --retry-rejects, or accept them with "
+        "--max-rejects 0.07"
     )
 
 
