@@ -102,7 +102,9 @@ def recognise(name: str, root: str, like: str | None = None, *, folder: str = ""
         listed = [one for one in nearly if one.names_images and not one.missing]
         if complete and listed:
             complete, nearly = [], listed
-    if has_table and {"folders", "levir_cc"} & {*complete[:1]}:
+    if complete[:2] == ["folders", "table"] or (
+        has_table and {"folders", "levir_cc"} & {*complete[:1]}
+    ):
         # The table says more than the names of folders, and `cc-train serve --collect` writes both.
         table.only_table(root)
         complete = ["table"]
