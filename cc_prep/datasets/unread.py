@@ -44,6 +44,7 @@ def notes(manifest: Manifest, pairs: Iterable[ImagePair], faults: Iterable[str])
     known = {canonical(name.rstrip("/")) for name in _known(manifest)}
     if manifest.layout == "table" and COLLECTED in known:
         known.add(ITS_COPY)
+    read = files | known
     within = {""} | {folder for file in files for folder in _ancestors(file)}
     names: list[str] = []
     stray_images: list[str] = []
@@ -52,13 +53,13 @@ def notes(manifest: Manifest, pairs: Iterable[ImagePair], faults: Iterable[str])
             "", manifest.root
         )  # fmt: skip
         for name in map(canonical, visible(storage.list_files(path))):
-            if f"{prefix}{name}" not in files | known and name.lower() not in LITTER:
+            if f"{prefix}{name}" not in read and name.lower() not in LITTER:
                 if is_image(name) and folder:
                     stray_images.append(f"{prefix}{name}")
                 elif not ABOUT.fullmatch(name) and not _is_ours(storage.join(path, name)):
                     names.append(f"{prefix}{name}")
         for name in map(canonical, visible(storage.list_folders(path))):
-            if f"{prefix}{name}" not in within | known:
+            if f"{prefix}{name}" not in within and f"{prefix}{name}" not in known:
                 names.append(f"{prefix}{name}/")
     names = [name for name in names if name not in told]
     if names:
