@@ -122,8 +122,7 @@ def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:
     # What can be refused without Ray is refused at once.
     lock.refuse_if_held(spec.folder)
     _check_same_settings(spec)
-    account = Account(spec.format, spec.folder, _pairs_by_shard(spec))
-    _check_disk(spec, _todo(spec, account, options))
+    _check_same_data(spec, options)
     from pipelines import engine  # here, since importing Ray takes seconds too
 
     began = time.monotonic()
@@ -175,6 +174,7 @@ def _locked(
     account = Account(spec.format, spec.folder, plan)
     todo = _todo(spec, account, options)
     account.make_again(shard.name for shard in todo)
+    _check_disk(spec, todo)
     storage.remove_temporaries(spec.folder)
     storage.remove_temporaries(state.folder)
     state.remove_journals(account.whole.keys() & plan.keys())
@@ -322,6 +322,30 @@ def _check_same_settings(spec: JobSpec, device: str | None = None) -> None:
     )
 
 
+def _check_same_data(spec: JobSpec, options: Options) -> None:
+    """Refuses pairs that changed, where the provenance tells of some.
+
+    What is finished is read for it only then: a store takes its time over many small files.
+    """
+    shards = (provenance.read(spec.folder) or {}).get("shards", {})
+    recorded = {
+        name: Done(
+            name,
+            one.get("samples", 0) + one.get("rejected", 0),
+            one.get("input_digest", ""),
+            samples=0,
+            bytes=0,
+            sha256="",
+            seconds=0.0,
+        )
+        for name, one in shards.items()
+    }
+    try:
+        remaining(spec.shards, recorded, retry_rejects=False)
+    except UserError:
+        _todo(spec, Account(spec.format, spec.folder, _pairs_by_shard(spec)), options)
+
+
 def _shard_files(spec: JobSpec) -> list[str]:
     pattern = re.compile(rf".+-\d{{6}}\.{spec.format.extension}")
     return [name for name in storage.list_files(spec.folder) if pattern.fullmatch(name)]
@@ -362,6 +386,7 @@ def _print_plan(
     _try_folder(spec.folder)
     account = Account(spec.format, spec.folder, _pairs_by_shard(spec))
     todo = _todo(spec, account, options)
+    _check_disk(spec, todo)
     pairs = sum(shard.count for shard in spec.shards)
     largest = max(shard.count for shard in spec.shards)
     of_shard = f", {amount(spec.bytes_a_pair * largest)} a shard" if len(spec.shards) > 1 else ""
