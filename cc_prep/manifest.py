@@ -198,6 +198,12 @@ class Table(Section):
                 raise ValueError(f"{pattern!r} is no regular expression ({error})") from None
         return rows
 
+    @model_validator(mode="after")
+    def _folder_of_split(self) -> Table:
+        if "{split}" in self.folder and "{split}" not in (self.file or ""):
+            raise ValueError("folder: {split} is the split in the name of file, which has none")
+        return self
+
 
 class Levir(Section):
     """Files and folders of the `levir_cc` layout; `{split}` is replaced by the split.

@@ -347,3 +347,11 @@ def test_a_row_without_a_split_among_rows_with_one(tmp_path: Path) -> None:
     ]
     write_csv(tmp_path, [{**row, "split": ""} for row in rows])
     assert datasets.reader(dataset).faults(dataset) == []
+
+
+def test_a_folder_of_each_split_needs_a_file_of_each(tmp_path: Path) -> None:
+    """Keeps away: images "not there", since {split} in table.folder was replaced by nothing."""
+    write_csv(tmp_path)
+    with pytest.raises(UserError, match=r"the split in the name of file, which has none"):
+        settings(tmp_path, "table.folder=images/{split}")
+    settings(tmp_path, "table.folder=images/{split}", "table.file=of-{split}.csv")
