@@ -103,11 +103,12 @@ def faults(manifest: Manifest) -> list[str]:
         for folder in filter(None, _mask_folders(manifest, split)):
             # Of an image that has no row, nobody asks.
             problems += masks.stray_faults(manifest.root, folder, stems, of_others=False)
-    unknown = {row["split"] for row in rows} - set(manifest.splits)
-    for split in sorted(unknown):
+    of_splits = Counter(row["split"] for row in rows)
+    for split in sorted(of_splits.keys() - {*manifest.splits}):
         error = _missing_side(manifest, split)
-        reason = f": {error.what}. {error.remedy}" if error else ""
-        problems.append(f"{file}: split {split} is not in the manifest{reason}")
+        what = f"split {split} of {counted(of_splits[split], 'pair')} is not in the manifest"
+        way = f"{error.what}. {error.remedy}" if error else "add it to splits, or rename it"
+        problems.append(f"{file}: {what}: {way}")
     return problems
 
 

@@ -256,7 +256,7 @@ def test_a_folder_of_levir_in_small_letters_is_named(tmp_path: Path) -> None:
     recognised = detect_layout.recognise("mine", str(tmp_path))
     assert "train" not in recognised.pairs
     assert recognised.faults == [
-        "LevirCCcaptions.json: split train is not in the manifest: no folder "
+        "LevirCCcaptions.json: split train of 2 pairs is not in the manifest: no folder "
         f"{tmp_path}/images/train/A, but a is there. Rename it to A"
     ]
 

@@ -162,6 +162,23 @@ def test_captions_in_karpathys_form_say_more_than_folders(tmp_path: Path, folder
     assert any("nobody reads dataset_karp.json. docs/" in remark for remark in others.remarks)
 
 
+def test_a_split_of_another_name_has_a_remedy(tmp_path: Path) -> None:
+    """Keeps away: Karpathy's `restval` without a way on, and a note that its images have no
+    captions."""
+
+    root = tmp_path / "d"
+    hub_tables.karpathy(root)
+    value = json.loads((root / "dataset_karp.json").read_text())
+    value["images"][0]["split"] = "restval"
+    write(root / "dataset_karp.json", value)
+    recognised = detect_layout.recognise("mine", str(root))
+    assert recognised.faults == [
+        "dataset_karp.json: split restval of 1 pair is not in the manifest: add it to splits, or "
+        "rename it"
+    ]
+    assert not any("in no pair" in remark for remark in recognised.remarks)
+
+
 def test_what_a_collecting_page_wrote(tmp_path: Path) -> None:
     """Keeps away: the folder of `cc-train serve --collect` taken for LEVIR-CC, with ProCap's
     settings."""
