@@ -157,7 +157,8 @@ class Stream:
             raise UserError(
                 f"{len(self.items)} items in {len(self.counts)} shards are fewer than a step needs "
                 f"({ranks.world} × {batch_size})",
-                "Give more shards, a smaller loop.batch_size or fewer processes",
+                "Give more shards, fewer processes or a smaller batch, such as --set "
+                f"loop.batch_size={max(1, len(self.items) // ranks.world)}",
             )
         self.keys = [entry.key for entry in self.entries]
         self.digest = hashlib.sha256("\n".join(self.keys).encode()).hexdigest()
