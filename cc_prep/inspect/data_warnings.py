@@ -11,9 +11,11 @@ from cc_prep import unspaced
 from cc_prep.datasets.exclusions import Exclusion
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, ImagePair
+from cc_prep.steps.pair_checks import Size, shown
 from cc_prep.words import counted
 
 FEW = 3  # pairs that a line names with what is wrong
+ENLARGED = 1.5  # times: less is not noted
 SHOWN = 5  # characters, or pairs, that a line names
 
 # Where layouts say in which pairs nothing changed.
@@ -160,6 +162,18 @@ def of_resized(pairs: Iterable[ImagePair], sizes: Mapping[str, str]) -> Iterator
         yield (
             f"{_have(listed, 'pair')} images of two sizes: {_first(listed)}. Each image is resized "
             "to image_size by itself; cc-train caption takes such pairs with --resize alone"
+        )
+
+
+def of_enlarged(sizes: Iterable[Size], side: int) -> Iterator[str]:
+    """A note of images that are much smaller than the squares of `side` px made of them."""
+    small = Counter(shown(size) for size in sizes if ENLARGED * max(size) <= side)
+    if small:
+        [(most, _)] = small.most_common(1)
+        are = "image is" if small.total() == 1 else "images are"
+        yield (
+            f"{small.total():,} {are} enlarged {ENLARGED} times or more to image_size={side}, most "
+            f"of {most}: that adds no detail. Take larger originals if there are any"
         )
 
 

@@ -174,6 +174,9 @@ def _look_at_images(
     inspection.image_sizes = dict(Counter(sizes.values()).most_common())
     if manifest.image_size is not None and not manifest.pairs.resize:  # both are made squares of it
         inspection.notes += data_warnings.of_resized(pairs, sizes)
+    if manifest.image_size is not None:
+        each = [image.size for image in shown.values()]
+        inspection.notes += data_warnings.of_enlarged(each, manifest.image_size)
     inspection.notes += data_warnings.of_dark(
         [reference for reference, image in shown.items() if image.is_dark]
     )

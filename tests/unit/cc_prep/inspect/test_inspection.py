@@ -126,6 +126,17 @@ def test_ids_of_a_split_file_that_no_pair_has_are_noted(tmp_path: Path) -> None:
     assert any(note.startswith(line) for note in notes)
 
 
+def test_images_that_are_enlarged_much_are_noted(tmp_path: Path) -> None:
+    """Keeps away: thumbnails of a data set, blurred to four times their size in silence."""
+    folders(tmp_path)
+    for side, noted in ((32, False), (47, False), (48, True), (224, True)):
+        notes = inspect(own(tmp_path, "splits=[train]", f"image_size={side}"), ["train"]).notes
+        small = f"2 images are enlarged 1.5 times or more to image_size={side}, most of 32×32"
+        assert any(note.startswith(small) for note in notes) is noted
+    kept = inspect(own(tmp_path, "splits=[train]", "image_size=null"), ["train"])
+    assert not any("enlarged" in note for note in kept.notes)
+
+
 def folders(root: Path, *captions: str) -> None:
     """A pair a caption, of images like no others."""
     for number, caption in enumerate(captions or ("a tree grew",)):
@@ -182,7 +193,7 @@ def test_transparent_images_and_grey_masks_are_noted(tmp_path: Path) -> None:
     clear.save(tmp_path / "after/0.png")
     (tmp_path / "masks").mkdir()
     Image.fromarray(np.arange(1024, dtype=np.uint8).reshape(32, 32)).save(tmp_path / "masks/0.png")
-    notes = inspect(own(tmp_path), ["train"]).notes
+    notes = inspect(own(tmp_path, "image_size=32"), ["train"]).notes
     assert notes[:2] == [
         "1 image has transparent pixels, whose hidden colours are read: after/0.png. Lay them over "
         "one colour first",
