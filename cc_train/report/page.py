@@ -101,6 +101,8 @@ def write(
         raise UserError(f"{evaluated_in}: no scores of cc-train evaluate", "Evaluate first")
     settings = _read(folder / run_folder.SETTINGS, "Restore it, or train again")
     if not isinstance(settings, dict):
+        if (folder / "scores.json").exists():
+            raise UserError(f"{run}: an evaluation, and no run", f"Give RUN --evaluation {run}")
         raise UserError(f"{run}: no run", "Give the --out of a training")
     log = curves.read(folder)
     scores = _scores(evaluated / "scores.json")

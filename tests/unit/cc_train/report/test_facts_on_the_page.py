@@ -209,3 +209,10 @@ def test_what_no_page_can_be_made_of_is_said_in_a_line(
     (tmp_path / "evaluation/scores.json").write_text('{"masks": {}}')
     with pytest.raises(UserError, match=r"scores\.json: no scores of captions\. Evaluate the run"):
         page.write(str(tmp_path), None)
+
+
+def test_an_evaluation_in_place_of_a_run_is_said(tmp_path: Path) -> None:
+    """Keeps away: "Give the --out of a training" to whom gave that of `evaluate`."""
+    (tmp_path / "scores.json").write_text("{}")
+    with pytest.raises(UserError, match=rf"no run\. Give RUN --evaluation {tmp_path}"):
+        page.write(str(tmp_path), None)
