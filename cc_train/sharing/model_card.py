@@ -246,10 +246,12 @@ def _right(facts: FactScores) -> dict[str, str]:
     if facts.told_apart is not None:
         shares[fact_scores.TOLD_APART] = facts.told_apart
     shares |= {name: share for name, share in facts.shares.items() if share.pairs}
-    return {
+    right = {
         name: f"{100 * one.share:.1f} % ({100 * one.low:.1f} … {100 * one.high:.1f})"
         for name, one in shares.items()
     }
+    names = ("precision", "recall", "F1") if facts.changes else ()
+    return right | {f"{name} of changes": f"{100 * facts.changes[name]:.1f} %" for name in names}
 
 
 def _of_masks(masks: MaskScores) -> dict[str, str]:

@@ -148,6 +148,11 @@ def test_a_card_says_over_which_pairs_its_shares_are(tmp_path: Path) -> None:
         (tmp_path / "scores.json").write_text(json.dumps(scores))
         (tmp_path / "items.jsonl").write_text((json.dumps(ITEM) + "\n") * pairs)
         assert model_card.measured(tmp_path).on.startswith(words)
+    facts["changes"] = {"precision": 0.9, "recall": 0.8, "F1": 0.847}
+    (tmp_path / "scores.json").write_text(json.dumps(scores))
+    values = model_card.measured(tmp_path).measures
+    assert values["recall of changes"] == "80.0 %"
+    assert values["F1 of changes"] == "84.7 %"
 
 
 def test_scores_take_the_place_of_those_in_a_card() -> None:
