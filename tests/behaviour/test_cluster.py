@@ -24,6 +24,9 @@ from tests.conftest import BIN, ROOT
 
 TRIES = 5
 STARTED = "Ray runtime started"  # what Ray says once a node is there
+# The head asks a node that refuses it five times, this far apart, before it takes it for lost. One
+# that answers late still has its ten seconds each time.
+SOON_LOST = {"RAY_health_check_period_ms": "500"}
 PATIENCE = 300.0  # a slow machine is no fault
 
 
@@ -32,6 +35,7 @@ class Cluster:
 
     def __init__(self, log: Path) -> None:
         self.log, self.processes = log, list[subprocess.Popen]()
+        self.nodes = 0  # that came up, in all
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
 
@@ -54,7 +58,7 @@ class Cluster:
         if hidden is not None:
             mount = 'mount -t tmpfs -o size=10m tmpfs "$0" && exec "$@"'
             command = ["unshare", "-m", "sh", "-c", mount, str(hidden), *command]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **SOON_LOST}
         with self.log.open("ab") as log:
             process = subprocess.Popen(
                 command, stdout=log, stderr=log, env=environment, start_new_session=True
@@ -62,21 +66,20 @@ class Cluster:
         self.processes.append(process)
         return process
 
-    def add_nodes(self, count: int, gpus: int, hidden: Path | None = None) -> subprocess.Popen:
-        """The last of so many nodes, once the cluster has so many GPUs with them."""
-        enough = self.log.read_text().count(STARTED) + count
-        nodes: list[subprocess.Popen] = []
-        for _ in range(TRIES):  # Ray gives a node up after 30 s, too few on a busy machine
-            nodes = [node for node in nodes if node.poll() is None]
-            while len(nodes) < count:
-                nodes.append(
-                    self.start(f"--address={self.address}", "--num-cpus=2", "--num-gpus=1",
-                               hidden=hidden)
-                )  # fmt: skip
-            while all(node.poll() is None for node in nodes):
+    def add_node(self, gpus: int, hidden: Path | None = None) -> subprocess.Popen:
+        """A further node, once the cluster has so many GPUs with it.
+
+        Of two that start at a time, Ray gives one up after 30 s.
+        """
+        for _ in range(TRIES):  # a busy machine needs more than 30 s for one alone
+            node = self.start(f"--address={self.address}", "--num-cpus=2", "--num-gpus=1",
+                              hidden=hidden)  # fmt: skip
+            while node.poll() is None:
                 # To ask for the GPUs is to join as a driver, which costs a second of a processor.
-                if self.log.read_text().count(STARTED) >= enough and free_gpus() == gpus:
-                    return nodes[-1]
+                started = self.log.read_text().count(STARTED) - 1  # without the head
+                if started > self.nodes and free_gpus() == gpus:
+                    self.nodes += 1
+                    return node
                 time.sleep(0.2)
         raise AssertionError(f"no node came up:\n{self.end_of_log()}")
 
@@ -145,7 +148,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def test_gpu_workers_on_two_nodes_and_one_node_lost(tmp_path: Path, cluster: Cluster) -> None:
     """The job ends on the other one, with the same bytes, its workers with half a GPU each."""
-    lost = cluster.add_nodes(2, gpus=2)
+    cluster.add_node(gpus=1)
+    lost = cluster.add_node(gpus=2)
     summary = job.run(spec(tmp_path, "whole"), job.Options(workers=3), messages())
     assert summary is not None, "a third worker may come with a node that the cluster starts"
     assert (summary.samples, summary.rejected) == (40, 0)
@@ -180,8 +184,8 @@ def test_a_node_that_does_not_share_the_output_folder(tmp_path: Path, cluster: C
     apart.mkdir()
     there = max(free_gpus(), 0)
     if not there:
-        cluster.add_nodes(1, gpus=1)
-    cluster.add_nodes(1, gpus=max(there, 1) + 1, hidden=apart)
+        cluster.add_node(gpus=1)
+    cluster.add_node(gpus=max(there, 1) + 1, hidden=apart)
     with pytest.raises(job.UserError, match=r"does not see .*apart/out as the driver does"):
         job.run(spec(tmp_path, "apart/out", seconds=0.4), job.Options(), messages())
     whole = {path.name for path in (apart / "out").glob("*.tar")}
