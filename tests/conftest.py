@@ -8,7 +8,7 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,9 @@ os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 os.environ.setdefault("RAY_worker_niceness", "0")
 # The suite takes two files at a time on two cores: further threads would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Steps take two, as manifests have it. By default each one spins while it waits for the other one,
+# and on two cores with two files at a time a training takes ten times the processor for that.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # A name in place of a folder would be looked up there, and wait. Read when the hub's own package is
 # imported, so before any test file is; tests of the hub turn it off.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -88,6 +91,14 @@ def golden(prefix: str) -> list[Path]:
     """Folders of golden vectors whose name begins so; GOLDEN_DIR may name others than ours."""
     folder = Path(os.environ.get("GOLDEN_DIR") or ROOT / "tests" / "golden")
     return sorted(path for path in folder.iterdir() if path.name.startswith(prefix))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """What a test sets, as each step does, is not for those after it: sums depend on it."""
+    yield
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
