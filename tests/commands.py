@@ -7,17 +7,24 @@ out from, and what need not die to be tested, runs here. `cc_prep` in conftest.p
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import itertools
 import json
+import multiprocessing
 import os
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 from unittest import mock
+
+if TYPE_CHECKING:
+    from cc_prep.synth.dataset import Settings
 
 ROOT = Path(__file__).parent.parent
 Done = subprocess.CompletedProcess[str]
@@ -143,6 +150,29 @@ def one_ray(gpus: int = 0) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+
+
+@functools.cache
+def _renderer() -> ProcessPoolExecutor:
+    """A process that renders; it lives as long as this one."""
+    from cc_prep.synth import dataset
+
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(1, context, initializer=dataset._one_thread)
+
+
+def render(root: Path, scenes: int, settings: Settings) -> None:
+    """`cc_prep.synth.dataset.make`, all of whose calls share one process.
+
+    Otherwise each call starts two, and Mitsuba takes each of them a second to import.
+    """
+    from cc_prep.synth import dataset
+
+    def run_all(tasks: Sequence[Callable[[], int]], *_: object) -> Iterator[int]:
+        return iter([job.result() for job in [_renderer().submit(task) for task in tasks]])
+
+    with mock.patch.object(dataset, "run_all", run_all):
+        assert sorted(dataset.make(str(root), scenes, settings)) == list(range(scenes))
 
 
 def outside_make() -> dict[str, str]:

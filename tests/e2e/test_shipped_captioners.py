@@ -19,6 +19,7 @@ from cc_train.data.pair_lists import read_pairs
 from cc_train.evaluation.rendered import fact_scores
 from cc_train.runs import run_folder
 from cc_train.serve.server import make, shipped_examples
+from tests import commands
 from tests.commands import cc_train
 
 NAME, CHAIN, COMPOSITES = "captioner-mini", "chain-mini", "composites-mini"
@@ -33,7 +34,7 @@ def scenes(folder: Path) -> Path:
     root = folder / "scenes"
     if not root.exists():
         settings = dataset.Settings(seed=771, size=112, wording="plain")
-        assert len(list(dataset.make(str(root), SCENES, settings))) == SCENES
+        commands.render(root, SCENES, settings)
     return root
 
 

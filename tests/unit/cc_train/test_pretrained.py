@@ -17,6 +17,7 @@ from cc_prep.errors import UserError
 from cc_prep.synth import dataset
 from cc_train import Caption, Captioner
 from cc_train.decoding.consensus import Consensus
+from tests import commands
 from tests.commands import cc_train as command
 from tests.conftest import write_video
 from tests.network_factory import TALKATIVE_SIZE, Talkative
@@ -31,7 +32,7 @@ def captioner() -> Captioner:
 def scene(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     """A rendered scene: its image, the changed one, and the one that only the camera changed."""
     root = tmp_path_factory.mktemp("scene")
-    list(dataset.make(str(root), 1, dataset.Settings(seed=771, size=112, wording="plain")))
+    commands.render(root, 1, dataset.Settings(seed=771, size=112, wording="plain"))
     images = sorted(root.glob("*/CLEVR_default_*.png"))[0].name
     number = images.rsplit("_", 1)[1]
     return (

@@ -142,15 +142,15 @@ def test_other_words_need_no_rendering(tmp_path: Path) -> None:
             json.loads((root / name).read_text()) for name in ("change_captions.json", "facts.json")
         )
 
-    list(dataset.make(str(root), 3, rich))
+    commands.render(root, 3, rich)
     first, images = annotations(), {p: p.stat().st_mtime_ns for p in root.rglob("*.png")}
-    list(dataset.make(str(root), 3, plain))
+    commands.render(root, 3, plain)
     captions_by_name, facts = annotations()
     assert {len(listed) for listed in captions_by_name.values()} == {1}
     assert json.loads((root / "synth.json").read_text())["wording"] == "plain"
     for name, of_pair in facts["no_change"].items():
         assert of_pair["reversed_captions"] == [grammar.PLAIN_NO_CHANGE], name
-    list(dataset.make(str(root), 3, rich))
+    commands.render(root, 3, rich)
     assert annotations() == first
     assert images == {p: p.stat().st_mtime_ns for p in root.rglob("*.png")}
 
@@ -159,7 +159,7 @@ def test_both_wordings_are_a_plain_and_a_rich_sentence(tmp_path: Path) -> None:
     """Keeps away: a training on both wordings that sees one of them more often, or not at all."""
     sentences = {}
     for wording in ("plain", "rich", "both"):
-        list(dataset.make(str(tmp_path), 2, dataset.Settings(size=32, samples=1, wording=wording)))
+        commands.render(tmp_path, 2, dataset.Settings(size=32, samples=1, wording=wording))
         facts = json.loads((tmp_path / "facts.json").read_text())
         sentences[wording] = [
             json.loads((tmp_path / f"{kind}_captions.json").read_text())[name]
@@ -175,7 +175,7 @@ def test_both_wordings_are_a_plain_and_a_rich_sentence(tmp_path: Path) -> None:
 def test_a_finished_folder_does_not_shrink(tmp_path: Path) -> None:
     """Keeps away: `--scenes 200` in a folder of 2,000, which then has the captions of 200."""
     tiny = dataset.Settings(size=32, samples=1)
-    list(dataset.make(str(tmp_path), 2, tiny))
+    commands.render(tmp_path, 2, tiny)
     with pytest.raises(
         UserError, match=r"has 2 scenes, more than 1.*a larger --scenes, or another"
     ):
@@ -278,15 +278,15 @@ def test_same_seed_same_bytes_resumed_or_not(tmp_path: Path) -> None:
     settings = dataset.Settings(seed=9, size=48, samples=2)
     one, other = tmp_path / "one", tmp_path / "other"
     list(dataset.make(str(one), 3, settings, workers=2))
-    list(dataset.make(str(other), 1, settings, workers=1))
+    commands.render(other, 1, settings)
     (other / "images" / "CLEVR_default_000001.png").write_bytes(b"half")  # a killed run's rest
-    assert sorted(dataset.make(str(other), 3, settings, workers=1)) == [0, 1, 2]
+    commands.render(other, 3, settings)
     files = [str(p.relative_to(one)) for p in one.rglob("*") if p.is_file()]
     assert filecmp.cmpfiles(one, other, files, shallow=False)[0] == files
 
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:
-    list(dataset.make(str(tmp_path / "a"), 1, dataset.Settings(size=32, samples=1)))
+    commands.render(tmp_path / "a", 1, dataset.Settings(size=32, samples=1))
     with pytest.raises(UserError, match=r"other settings \(seed\)"):
         list(dataset.make(str(tmp_path / "a"), 1, dataset.Settings(seed=1, size=32, samples=1)))
     (tmp_path / "b").mkdir()
@@ -415,7 +415,7 @@ def test_a_folder_of_several_changes(tmp_path: Path) -> None:
     options = dataset.Settings(
         seed=2, size=48, samples=1, wording="plain", min_changes=2, max_changes=3
     )
-    list(dataset.make(str(root), 3, options))
+    commands.render(root, 3, options)
     facts = json.loads((root / "facts.json").read_text())["change"]
     texts = json.loads((root / "change_captions.json").read_text())
     assert len(json.loads((root / "type_mapping.json").read_text())["several"]) == 3
