@@ -78,11 +78,11 @@ def dies(job: subprocess.Popen[str], run: Path, moment: str, rng: random.Random)
     return True
 
 
-# The tests take the first two; `make faults` all.
-KILLED = [("stage1", 0), ("stage2", 2), ("stage1", 2), ("stage2", 0)]
+# The tests take the first; `make faults` all.
+KILLED = [("stage2", 2), ("stage1", 0), ("stage1", 2), ("stage2", 0)]
 
 
-@pytest.mark.parametrize(("kind", "workers"), KILLED[: tries(2)])
+@pytest.mark.parametrize(("kind", "workers"), KILLED[: tries(1)])
 def test_random_kills(
     tmp_path: Path, weights: Path, shards: str, whole: dict[str, Path], kind: str, workers: int
 ) -> None:
