@@ -130,7 +130,10 @@ def test_make_without_data_says_where_it_belongs(tmp_path: Path) -> None:
 def test_dry_run_writes_nothing(
     tmp_path: Path, synth_root: Path, prepare: Command, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ("interpolate", "synth", "--root", synth_root, "--out", tmp_path / "o")
+    arguments = (
+        *("interpolate", "synth", "--root", synth_root, "--out", tmp_path / "o"),
+        *("--set", "image_size=64"),
+    )
     assert prepare(*arguments, "--dry-run").returncode == 0
     said = capfd.readouterr().err
     for part in ("12 in 3 shards", "workers", "GB a worker", "GB free", "rife-v4.0 b234ad8d0acf"):
