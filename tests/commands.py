@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
@@ -173,6 +174,23 @@ def render(root: Path, scenes: int, settings: Settings) -> None:
 
     with mock.patch.object(dataset, "run_all", run_all):
         assert sorted(dataset.make(str(root), scenes, settings)) == list(range(scenes))
+
+
+def forkserver() -> ForkServerContext:
+    """Of processes that train; it has what they import."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        [
+            "cc_train.cli",
+            "cc_train.start",
+            "cc_train.systems.procap.stage2",
+            "tests.shard_factory",
+            "torch._dynamo",
+            "torch.utils.tensorboard",
+            "nltk.tokenize.destructive",
+        ]
+    )
+    return context
 
 
 def outside_make() -> dict[str, str]:

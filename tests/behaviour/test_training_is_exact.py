@@ -6,19 +6,18 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed import TCPStore
 
 from cc_prep.storage import sha256
 from cc_prep.weights import networks
 from cc_train.runs import checkpoints
 from tests.commands import Done, cc_train
-from tests.conftest import BIN, Command
+from tests.conftest import Command
 from tests.faults import processes
 from tests.run_factory import log
 
@@ -56,13 +55,13 @@ def shards(tmp_path_factory: pytest.TempPathFactory, synth_root: Path, prepare: 
 def command(kind: str, shards: str, run: Path, *more: str) -> list[str]:
     options = [part for value in (*SMALL[kind], *LOOP) for part in ("--set", value)]
     return [
-        str(BIN / "cc-train"), kind, "--shards", shards, "--out", str(run),
+        kind, "--shards", shards, "--out", str(run),
         "--steps", str(STEPS), *options, *more,
     ]  # fmt: skip
 
 
 def train(kind: str, shards: str, run: Path, *more: str) -> Done:
-    return cc_train(*command(kind, shards, run, *more)[1:])
+    return cc_train(*command(kind, shards, run, *more))
 
 
 @pytest.fixture(scope="module", params=["vqgan", "clip4idc"])
@@ -106,9 +105,7 @@ def test_stopped_and_resumed_gives_the_same_weights(
     kind, whole = undisturbed
     how = signal.SIGKILL if kind == "vqgan" else signal.SIGTERM
     run = tmp_path / "run"
-    job = subprocess.Popen(
-        command(kind, shards, run), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
+    job = processes.Training(*command(kind, shards, run))
     assert processes.wait_for((run / "checkpoints/000002").exists, job), processes.ended(job)
     os.kill(job.pid, how)
     output = processes.ended(job)
@@ -242,14 +239,19 @@ def test_two_processes_contrast_as_one_with_twice_the_batch(
 ) -> None:
     """Keeps away: negatives of a process's own pairs only, or gradients that are not gathered."""
     _, whole = undisturbed
-    halves = command("clip4idc", shards, tmp_path / "halves", "--set", "loop.batch_size=2")[1:]
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
-         "-m", "cc_train", *halves, "--set", "loop.device=cpu"],
-        capture_output=True, text=True, check=False, timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    halves = command("clip4idc", shards, tmp_path / "halves", "--set", "loop.batch_size=2")
+    # As of torchrun: the one who starts the processes serves the store where they meet.
+    store = TCPStore("127.0.0.1", 0, is_master=True)
+    ranks = [
+        processes.Training(
+            *halves, "--set", "loop.device=cpu", RANK=str(rank), LOCAL_RANK=str(rank),
+            WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port),
+            TORCHELASTIC_USE_AGENT_STORE="True",
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    outputs = [processes.ended(rank) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], outputs
     for line, expected in zip(log(tmp_path / "halves"), log(whole), strict=True):
         assert line.pop("part") == expected.pop("part")
         assert line == pytest.approx(expected, abs=2e-4, rel=2e-4)

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import commands
 from tests.conftest import BIN, ROOT
 
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")  # of Ray's node manager
@@ -50,7 +51,52 @@ def _started(program: list[str], *arguments: object, **options: object) -> subpr
     )
 
 
-def wait_for(happened: Callable[[], object], job: subprocess.Popen[str]) -> bool:
+class Training:
+    """A `cc-train` forked from a process that has torch already, which takes two seconds.
+
+    It is in a session of its own. As far as tests use one, it is a `Popen` of standard error alone.
+    """
+
+    def __init__(self, *arguments: object, **variables: object) -> None:
+        self._folder = tempfile.TemporaryDirectory()  # for as long as this object
+        self._said = Path(self._folder.name, "said")
+        given = ([*map(str, arguments)], self._said, {**os.environ, **variables})
+        self._process = commands.forkserver().Process(target=_train, args=given)
+        self._process.start()
+        self.pid = self._process.pid or 0
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("cc-train", timeout or 0)
+        return "", self._said.read_text()
+
+
+def _train(arguments: list[str], said: Path, environment: dict[str, str]) -> None:
+    """What a forked process does."""
+    from cc_train.cli import main
+
+    os.setsid()
+    os.environ.clear()
+    os.environ |= environment
+    with open(os.devnull, "w") as nothing, said.open("w") as file:
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.argv = ["cc-train", *arguments]
+    main()
+
+
+Job = subprocess.Popen[str] | Training
+
+
+def wait_for(happened: Callable[[], object], job: Job) -> bool:
     """Whether it happened before the job ended."""
     deadline = time.monotonic() + PATIENCE
     while job.poll() is None:
@@ -133,7 +179,7 @@ def in_flight(journal: Path) -> list[str]:
     return keys
 
 
-def below(job: subprocess.Popen[str]) -> list[psutil.Process]:
+def below(job: Job) -> list[psutil.Process]:
     """All processes that the job has started, Ray's among them."""
     try:
         return psutil.Process(job.pid).children(recursive=True)
@@ -200,7 +246,7 @@ def _pause(processes: list[psutil.Process]) -> int:
     return len(stopped)
 
 
-def ended(job: subprocess.Popen[str]) -> str:
+def ended(job: Job) -> str:
     """What the job said at its end, which is not far away."""
     try:
         return job.communicate(timeout=PATIENCE)[1]

@@ -23,7 +23,6 @@ from cc_train.data.stream import Source
 from cc_train.runs import checkpoints
 from cc_train.training.trainer import Trainer
 from tests import run_factory
-from tests.conftest import BIN
 from tests.faults import processes, tries
 
 
@@ -37,16 +36,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory, weights: Path, shards: str) 
     return {kind: folder / kind for kind in ("stage1", "stage2")}
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [str(BIN / "cc-train"), *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
 def checkpointed(run: Path, step: int = 2) -> bool:
     return (run / f"checkpoints/{step:06d}").exists()
 
@@ -55,7 +44,7 @@ def writing(run: Path) -> bool:
     return any((run / "checkpoints").glob(".*.tmp"))
 
 
-def dies(job: subprocess.Popen[str], run: Path, moment: str, rng: random.Random) -> bool:
+def dies(job: processes.Job, run: Path, moment: str, rng: random.Random) -> bool:
     """Kills a training at a moment; whether it was still there."""
     if moment == "while a checkpoint is written":
         for _ in range(rng.randint(1, 3)):
@@ -94,7 +83,7 @@ def test_random_kills(
         more = ["--init", str(whole["stage1"])] if kind == "stage2" else []
         more += ["--set", f"loop.loader_workers={workers}", "--set", "loop.checkpoint_every=1"]
         arguments = run_factory.command(kind, weights, shards, run, *more)
-        job = start(*arguments)
+        job = processes.Training(*arguments)
         struck[moment] += dies(job, run, moment, rng)
         output = processes.ended(job)
         assert "Traceback" not in output
@@ -222,7 +211,7 @@ def test_one_of_two_ranks_is_killed(tmp_path: Path, weights: Path, shards: str) 
 
 def test_a_loader_worker_is_killed(tmp_path: Path, weights: Path, shards: str) -> None:
     run = tmp_path / "run"
-    job = start(
+    job = processes.Training(
         *run_factory.command("stage1", weights, shards, run),
         "--set", "loop.loader_workers=2", "--steps", "2000",
     )  # fmt: skip
@@ -256,7 +245,7 @@ def test_a_disk_that_fills_up(
 ) -> None:
     """No half a checkpoint stays, the one before is good, and the run goes on from it."""
     with processes.mounted(tmp_path / "disk", 200) as disk:
-        job = start(*run_factory.command("stage1", weights, shards, disk / "run"))
+        job = processes.Training(*run_factory.command("stage1", weights, shards, disk / "run"))
         assert processes.wait_for(lambda: checkpointed(disk / "run"), job)
         processes.fill(disk / "filler")
         output = processes.ended(job)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch.distributed import TCPStore
 
 from cc_train import start, systems
 from cc_train.training.task import TrainingRequest
-from tests import shard_factory
+from tests import commands, shard_factory
 from tests.run_factory import log
 
 STEPS, BATCH = 4, 4
@@ -54,22 +53,13 @@ def one_of(rank: int, world: int, ports: dict[str, int], folder: Path, name: str
 
 def together(world: int, folder: Path, name: str) -> None:
     """Both stages, by so many processes; they share one start of Python and torch."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        [
-            "cc_train.start",
-            "cc_train.systems.procap.stage2",
-            "tests.shard_factory",
-            "torch._dynamo",
-            "torch.utils.tensorboard",
-            "nltk.tokenize.destructive",
-        ]
-    )
     # As of torchrun: the one who starts the processes serves the stores where they meet.
     stores = {system: TCPStore("127.0.0.1", 0, is_master=True) for system in OWN}
     ports = {system: store.port for system, store in stores.items()}
     processes = [
-        context.Process(target=one_of, args=(rank, world, ports, folder, name), daemon=True)
+        commands.forkserver().Process(
+            target=one_of, args=(rank, world, ports, folder, name), daemon=True
+        )
         for rank in range(world)
     ]
     for process in processes:
