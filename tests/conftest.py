@@ -134,21 +134,39 @@ def prepare() -> Command:
     return run
 
 
+def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder of all processes of a run, which the first of them makes."""
+    base = factory.getbasetemp()
+    root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "scenes" / name
+    root.parent.mkdir(exist_ok=True)
+    with filelock.FileLock(f"{root}.lock"):
+        if not root.exists():
+            half = root.with_name(f"half-{name}")
+            make(half)
+            half.rename(root)
+    return root
+
+
 @pytest.fixture(scope="session")
 def synth_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six rendered scenes with truth at 64 px; read only. All processes of a run share them."""
     from cc_prep.synth import dataset
 
-    base = tmp_path_factory.getbasetemp()
-    root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "scenes/synth"
-    root.parent.mkdir(exist_ok=True)
     settings = dataset.Settings(seed=5, size=64, samples=4, truth=True)
-    with filelock.FileLock(f"{root}.lock"):
-        if not root.exists():
-            half = root.with_name("half")
-            commands.render(half, 6, settings)
-            half.rename(root)
-    return root
+    return shared(tmp_path_factory, "synth", lambda root: commands.render(root, 6, settings))
+
+
+def render_new_scenes(root: Path) -> None:
+    """Twelve scenes at 112 px that no training saw."""
+    from cc_prep.synth import dataset
+
+    commands.render(root, 12, dataset.Settings(seed=771, size=112, wording="plain"))
+
+
+@pytest.fixture(scope="session")
+def new_scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`render_new_scenes`; read only. All processes of a run share them."""
+    return shared(tmp_path_factory, "new", render_new_scenes)
 
 
 @pytest.fixture(scope="session")

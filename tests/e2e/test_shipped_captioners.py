@@ -13,14 +13,13 @@ import torch
 
 from cc_prep import datasets, manifest
 from cc_prep.storage import sha256
-from cc_prep.synth import dataset
 from cc_train import Captioner, doubt, loading
 from cc_train.data.pair_lists import read_pairs
 from cc_train.evaluation.rendered import fact_scores
 from cc_train.runs import run_folder
 from cc_train.serve.server import make, shipped_examples
-from tests import commands
 from tests.commands import cc_train
+from tests.conftest import render_new_scenes
 
 NAME, CHAIN, COMPOSITES = "captioner-mini", "chain-mini", "composites-mini"
 SCENES = 12
@@ -33,14 +32,15 @@ def scenes(folder: Path) -> Path:
     """A folder with twelve scenes that nobody trained on; made once."""
     root = folder / "scenes"
     if not root.exists():
-        settings = dataset.Settings(seed=771, size=112, wording="plain")
-        commands.render(root, SCENES, settings)
+        render_new_scenes(root)
     return root
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("shipped")
+def folder(tmp_path_factory: pytest.TempPathFactory, new_scenes: Path) -> Path:
+    folder = tmp_path_factory.mktemp("shipped")
+    (folder / "scenes").symlink_to(new_scenes)
+    return folder
 
 
 def assert_within_bounds(figures: dict[str, float]) -> None:
