@@ -155,11 +155,12 @@ def one_ray(gpus: int = 0) -> Iterator[None]:
 
 @functools.cache
 def _renderer() -> ProcessPoolExecutor:
-    """A process that renders; it lives as long as this one."""
+    """A process that renders; it lives as long as this one, however that ends."""
     from cc_prep.synth import dataset
 
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(1, context, initializer=dataset._one_thread)
+    prepared = {"initializer": dataset._prepare, "initargs": (os.getpid(), dataset._one_thread)}
+    return ProcessPoolExecutor(1, context, **prepared)
 
 
 def render(root: Path, scenes: int, settings: Settings) -> None:
