@@ -19,7 +19,7 @@ from lib.measuring import report, turns_apart
 from lib.reference import codec
 from torch import Tensor
 
-from cc_prep.models import clip
+from cc_prep.models.cpu import use_kernels
 from cc_prep.models.efficientnet import EfficientNetLite0
 from cc_train.layers.frozen_backbone import BackboneSpec, FrozenBackbone
 from cc_train.systems.procap.captioner import Decoder, ProCap
@@ -47,6 +47,7 @@ def main(repeats: int) -> None:
 
 def ours() -> list[float]:
     model, features, first, second = ready()
+    use_kernels(model)
     with torch.autocast("cpu", torch.bfloat16):
         embedded = model.encoder.embed(model.features(features[:, None])[:, 0])
         pairs = embedded[torch.stack((first, second), dim=1)]
@@ -54,16 +55,10 @@ def ours() -> list[float]:
 
 
 def plain() -> list[float]:
-    clip.attention = fused
     model, features, first, second = ready()
     with torch.autocast("cpu", torch.bfloat16):
         ends = model.features(features[torch.stack((first, second), dim=1)])
         return gradient(model, model.procedure(ends))
-
-
-def fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
-    """torch's own attention."""
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
 
 def gradient(model: ProCap, states: Tensor) -> list[float]:

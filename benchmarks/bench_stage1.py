@@ -162,7 +162,8 @@ def batch(kind: Reads) -> dict[str, Tensor]:
     images = rng.integers(0, 256, (BATCH, FRAMES, SIDE, SIDE, 3), np.uint8)
     flat = stage1.as_input(torch.from_numpy(images)).flatten(0, 1)
     with torch.no_grad():
-        indices = torch.cat([network.indices(image[None]) for image in flat]).flatten(1)
+        features = [network.features(image[None]) for image in flat]
+        indices = torch.cat([network.indices(one) for one in features]).flatten(1)
     indices = indices.unflatten(0, (BATCH, FRAMES))
     frames = images if kind == "pixels" else indices.numpy()
     damages = [damage.damage(frames[i], frames[1 - i], rng) for i in range(BATCH)]

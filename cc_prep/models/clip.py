@@ -21,8 +21,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from cc_prep.models.cpu import Linear, attention, linear
-
 _Place = tuple[torch.Size, tuple[int, ...], int]  # of a tensor in its storage
 
 # Every CLIP has heads of 64 channels.
@@ -90,16 +88,19 @@ Mask = Tensor | RowMask
 class Attention(nn.Module):
     """Multi-head self-attention; parameters are named as `nn.MultiheadAttention` names them."""
 
+    linear = staticmethod(F.linear)
+    attend = staticmethod(F.scaled_dot_product_attention)
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.heads = max(1, width // HEAD_WIDTH)
         self.in_proj_weight = nn.Parameter(torch.empty(3 * width, width))
         self.in_proj_bias = nn.Parameter(torch.zeros(3 * width))
-        self.out_proj = Linear(width, width)
+        self.out_proj = nn.Linear(width, width)
         nn.init.normal_(self.in_proj_weight, std=width**-0.5)
 
     def forward(self, x: Tensor, causal: bool = False, mask: Mask | None = None) -> Tensor:
-        joined = linear(x, self.in_proj_weight, self.in_proj_bias)
+        joined = self.linear(x, self.in_proj_weight, self.in_proj_bias)
         query, key, value = joined.unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         if isinstance(mask, RowMask):
             mixed = _by_rows(query, key, value, mask)
@@ -107,7 +108,7 @@ class Attention(nn.Module):
             mixed = (
                 F.scaled_dot_product_attention(query, key, value, is_causal=True)
                 if causal
-                else attention(query, key, value, mask)
+                else self.attend(query, key, value, mask)
             )
         out: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
         return out
@@ -116,13 +117,13 @@ class Attention(nn.Module):
         """Some rows of `forward`'s output; the queries of the others are never made."""
         width = x.shape[2]
         weights, biases = self.in_proj_weight, self.in_proj_bias
-        (query,) = self._split(linear(rows_of(x, rows), weights[:width], biases[:width]))
-        key, value = self._split(linear(x, weights[width:], biases[width:]))
+        (query,) = self._split(self.linear(rows_of(x, rows), weights[:width], biases[:width]))
+        key, value = self._split(self.linear(x, weights[width:], biases[width:]))
         if mask is None:
             row_mask = None
         else:
             row_mask = mask.rows(rows) if isinstance(mask, RowMask) else mask[rows,]
-        mixed = attention(query, key, value, row_mask)
+        mixed = self.attend(query, key, value, row_mask)
         out: Tensor = self.out_proj(mixed.transpose(1, 2).flatten(2))
         return out
 
@@ -154,8 +155,8 @@ class MLP(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.c_fc = Linear(width, 4 * width)
-        self.c_proj = Linear(4 * width, width)
+        self.c_fc = nn.Linear(width, 4 * width)
+        self.c_proj = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         scaled = self.c_fc(x).mul_(1.702)

@@ -1,7 +1,8 @@
 """What makes networks faster on a CPU: images side by side, other products, other attention.
 
-Results differ from torch's own by what float32 sums round. On another device, in other kinds of
-numbers, or where torch lacks a kernel, each of these is torch's own. Figures:
+Networks are made of torch's own layers, and `use_kernels` gives them these kernels. Results differ
+from torch's by what float32 sums round. On another device, in other kinds of numbers, or where
+torch lacks a kernel, each of these is torch's own. Figures:
 benchmarks/results/notes/performance.md.
 """
 
@@ -11,10 +12,10 @@ import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from threading import Barrier, local
-from typing import Any
+from threading import Barrier
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -26,10 +27,43 @@ from cc_prep.devices import is_out_of_memory
 
 PRIVATE = ("_nnpack_available", "_nnpack_spatial_convolution")  # which another torch may lack
 PIXELS_AT_ONCE = 2**22  # of frames on a GPU: a layer of 128 channels then takes 2 GB
+# Of a convolution's input: with fewer NNPACK is no faster, as it transforms the weights each time.
+MIN_CHANNELS = 64
 
-# .alone: whether this thread has one image, and no other thread helps it. NNPACK's threads and
-# OpenMP's wait for each other by spinning, so NNPACK is fast only where an image has one thread.
-image_thread = local()
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def use_kernels(network: Network, only_infers: bool = False) -> Network:
+    """Gives the layers of a network on a CPU faster kernels, and returns it.
+
+    To be called once it has its weights. Linear layers become `Linear`, and what a module's class
+    names as its function for products, attention or large convolutions is replaced. Linear layers
+    that do not learn stay as they are: those of a frozen backbone inside a captioner are to give
+    what the shards hold.
+
+    Args:
+        only_infers: It will have no gradients, no autocast and float32 alone. Then products are
+            torch's operators, without a look at each input.
+    """
+    if any(parameter.device.type != "cpu" for parameter in network.parameters()):
+        return network
+    onednn = has_onednn_on_amd()
+    halves = has_bfloat16_products() and not only_infers
+    layer: Any  # whose class says what it has
+    for layer in network.modules():
+        kind = type(layer)
+        if onednn and kind is nn.Linear:
+            if only_infers:
+                layer.forward = _onednn_operator(W=layer.weight, B=layer.bias)
+            elif layer.weight.requires_grad:
+                layer.__class__ = Linear
+        if onednn and getattr(kind, "linear", None) is F.linear:
+            layer.linear = _onednn_operator() if only_infers else linear
+        if halves and getattr(kind, "attend", None) is F.scaled_dot_product_attention:
+            layer.attend = attention
+        if hasattr(kind, "of_large_images") and layer.in_channels >= MIN_CHANNELS:
+            layer.of_large_images = _nnpack()
+    return network
 
 
 def image_by_image(
@@ -50,20 +84,21 @@ def image_by_image(
     if images.device.type != "cpu":
         with torch.no_grad():
             return _in_chunks(network, images, enlarged)
-    parts = images.split(1)
+    parts = [image.contiguous() for image in images.split(1)]  # or each NNPACK layer copies
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
         with torch.no_grad():
             return torch.cat([network(image) for image in parts])
-    autocast = torch.is_autocast_enabled("cpu")
-    dtype = torch.get_autocast_dtype("cpu")
-
-    def work(image: Tensor) -> Tensor:
-        # Both are a thread's own.
-        with torch.no_grad(), torch.autocast("cpu", dtype, enabled=autocast):
-            return network(image.contiguous())  # as NNPACK wants it: else each layer copies
-
+    if torch.is_autocast_enabled("cpu"):  # of the caller's thread alone
+        network = partial(_under_autocast, network, torch.get_autocast_dtype("cpu"))
     threads = _threads(torch.get_num_threads(), os.getpid())
-    return torch.cat(list(threads.map(work, parts)))
+    return torch.cat(list(threads.map(network, parts)))
+
+
+def _under_autocast(
+    network: Callable[[Tensor], Tensor], dtype: torch.dtype, images: Tensor
+) -> Tensor:
+    with torch.autocast("cpu", dtype):
+        return network(images)
 
 
 def _in_chunks(network: Callable[[Tensor], Tensor], images: Tensor, enlarged: int = 1) -> Tensor:
@@ -98,17 +133,19 @@ def _unless_too_large(network: Callable[[Tensor], Tensor], images: Tensor) -> Te
 
 @cache
 def _threads(count: int, process: int) -> ThreadPoolExecutor:
-    """Threads on each of which torch has one. process: a forked one has none of its parent's."""
+    """Threads on each of which torch has one, and makes no gradients.
+
+    Args:
+        process: A forked one has none of its parent's.
+    """
     started = Barrier(count + 1)
 
     def start() -> None:
         torch.set_num_threads(1)
         torch.get_num_threads()  # or the first layer would set what the process has
-        image_thread.alone = nnpack
+        torch.set_grad_enabled(False)
         started.wait()
 
-    torch.set_num_threads(1)
-    nnpack = _ready()
     pool = ThreadPoolExecutor(count, "image", start)
     for _ in range(count):
         pool.submit(int)
@@ -118,15 +155,23 @@ def _threads(count: int, process: int) -> ThreadPoolExecutor:
 
 
 @cache
-def _ready() -> bool:
-    """Whether this torch and this processor have NNPACK.
+def _nnpack() -> Callable[..., Tensor] | None:
+    """NNPACK's convolution, if this torch and this processor have it.
 
-    Its first call makes its threads, as many as torch has then, for the rest of the process.
+    Its algorithm takes 64 multiplications a channel for 6×6 outputs, where the sums as they are
+    written take 324 (Lavin and Gray, CVPR 2016). Its results are off by up to 1e-4 where they are
+    about 1: fifty times what torch's own are, a twentieth of what inputs rounded as a GPU's TF32
+    make of it.
     """
     if not all(hasattr(torch, name) for name in PRIVATE) or not torch._nnpack_available():
-        return False
+        return None
+    # Its first call makes its threads, as many as torch has then, for the rest of the process. They
+    # and OpenMP's would wait for each other by spinning.
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
     torch._nnpack_spatial_convolution(torch.zeros(1, 1, 8, 8), torch.zeros(1, 1, 3, 3), None, 1)
-    return True
+    torch.set_num_threads(count)
+    return torch._nnpack_spatial_convolution
 
 
 class Linear(nn.Linear):
@@ -226,6 +271,12 @@ class _Product(torch.autograd.Function):
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return result
+
+
+def _onednn_operator(**weights: Tensor) -> Callable[..., Tensor]:
+    """`_onednn` as torch's operator, of these weights where some are given."""
+    operator = torch.ops.mkldnn._linear_pointwise.default
+    return partial(operator, attr="none", scalars=[], algorithm="", **weights)
 
 
 # Scores are kept for the backward pass, which the fused kernel recomputes. Above this size that

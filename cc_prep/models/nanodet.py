@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cc_prep.errors import UserError
-from cc_prep.models.cpu import image_by_image
 
 SIDE = 416  # px of its images, which were trained on at this size
 # Of the blue, green and red channel of images in 0 … 255: it was trained on BGR.
@@ -142,22 +141,9 @@ class NanoDet(nn.Module):
         middle = middle + _resized(fine, middle)
         return fine, middle, coarse + _resized(middle, coarse)
 
-    @torch.inference_mode()
-    def detect(self, images: Tensor, min_score: float) -> list[list[Detection]]:
-        """The objects in each image, surest first; of two that overlap, the surer one.
-
-        Args:
-            images: As `forward` takes them.
-            min_score: Of the detections that are returned.
-        """
-        height, width = images.shape[2:]
-        size = torch.tensor((width, height, width, height), device=images.device)
-        outputs = image_by_image(lambda batch: torch.cat(self(batch), dim=2), images)
-        scores, boxes = outputs.split((len(CLASSES), 4), dim=2)
-        return [
-            _kept(of_image.cpu(), (places / size).clamp(0, 1).cpu(), min_score)
-            for of_image, places in zip(scores, boxes, strict=True)
-        ]
+    def places(self, images: Tensor) -> Tensor:
+        """What `forward` gives as one tensor, [N, places, 80 + 4]."""
+        return torch.cat(self(images), dim=2)
 
 
 class Convolution(nn.Conv2d):
@@ -203,6 +189,23 @@ def overlap(one: Tensor, others: Tensor) -> Tensor:
     shared = corners.clamp(min=0).prod(-1)
     areas = (others[:, 2:] - others[:, :2]).prod(-1) + (one[2:] - one[:2]).prod()
     return shared / (areas - shared).clamp(min=1e-9)
+
+
+def detections(places: Tensor, size: tuple[int, int], min_score: float) -> list[list[Detection]]:
+    """The objects in each image, surest first; of two that overlap, the surer one.
+
+    Args:
+        places: Of `NanoDet.places`.
+        size: Height and width of the images in px.
+        min_score: Of the detections that are returned.
+    """
+    height, width = size
+    sides = torch.tensor((width, height, width, height), device=places.device)
+    scores, boxes = places.split((len(CLASSES), 4), dim=2)
+    return [
+        _kept(of_image.cpu(), (of_box / sides).clamp(0, 1).cpu(), min_score)
+        for of_image, of_box in zip(scores, boxes, strict=True)
+    ]
 
 
 def _resized(level: Tensor, like: Tensor) -> Tensor:

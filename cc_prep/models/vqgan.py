@@ -9,22 +9,21 @@ Source: Esser et al., "Taming Transformers for High-Resolution Image Synthesis",
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from cc_prep.errors import UserError
-from cc_prep.models.cpu import image_by_image, image_thread
 from cc_prep.settings import Section
 
 GROUPS, EPS = 32, 1e-6
 CODES_AT_ONCE = 4096
-# Below these NNPACK is no faster than torch's own: it transforms the weights anew for each image.
-MIN_SIDE, MIN_CHANNELS = 48, 64
+LARGE_SIDE = 48  # px of images for which other convolutions pay
 REMEDY = "Give a checkpoint of taming-transformers, weights of cc-train vqgan, or vqgan-mini"
 
 
@@ -133,19 +132,19 @@ class VQGAN(nn.Module):
         out: Tensor = self.encoder(2 * images - 1)
         return out
 
-    def indices(self, images: Tensor) -> Tensor:
-        """Codebook indices, int64 [N, h, w]."""
-        return self.quantize.nearest(self.quant_conv(image_by_image(self.features, images)))
+    def indices(self, features: Tensor) -> Tensor:
+        """Codebook indices, int64 [N, h, w], of what `features` gives."""
+        return self.quantize.nearest(self.quant_conv(features))
 
-    def decode(self, indices: Tensor) -> Tensor:
-        """Indices [N, h, w] → images [N, 3, H, W] in [0, 1], without gradients."""
-        vectors = self.post_quant_conv(self.quantize.embedding(indices).permute(0, 3, 1, 2))
-        images = image_by_image(self.decoder, vectors, self.config.factor)
-        return (images.clamp(-1, 1) + 1) / 2
+    def vectors(self, indices: Tensor) -> Tensor:
+        """Indices [N, h, w] → the decoder's input, [N, latent, h, w]."""
+        out: Tensor = self.post_quant_conv(self.quantize.embedding(indices).permute(0, 3, 1, 2))
+        return out
 
-    def reconstruct(self, images: Tensor) -> Tensor:
-        """Images through the codebook and back."""
-        return self.decode(self.indices(images))
+    def decode(self, vectors: Tensor) -> Tensor:
+        """What `vectors` gives → images [N, 3, H, W] in [0, 1]."""
+        out: Tensor = self.decoder(vectors)
+        return (out.clamp(-1, 1) + 1) / 2
 
 
 class Codebook(nn.Module):
@@ -265,30 +264,20 @@ class Middle(nn.Module):
 class Convolution3x3(nn.Conv2d):
     """A 3×3 convolution that keeps the size: [N, channels, H, W] → [N, out, H, W].
 
-    In `image_by_image` on a CPU, large images in float32 go through NNPACK, whose algorithm takes
-    64 multiplications a channel for 6×6 outputs, where the sums as they are written take 324
-    (Lavin and Gray, CVPR 2016). Its results are off by up to 1e-4 where they are about 1: fifty
-    times what torch's own are, a twentieth of what inputs rounded as a GPU's TF32 make of it.
+    Attributes:
+        of_large_images: A kernel for large float32 images on a thread of their own, if there is
+            one: of input, weights, bias and padding.
     """
+
+    of_large_images: Callable[..., Tensor] | None = None
 
     def __init__(self, channels: int, out: int) -> None:
         super().__init__(channels, out, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self._pays(x):
+        if self.of_large_images is None or not _is_large_and_alone(x):
             return super().forward(x)
-        out: Tensor = torch._nnpack_spatial_convolution(x, self.weight, self.bias, 1)
-        return out
-
-    def _pays(self, x: Tensor) -> bool:
-        return (
-            not torch.compiler.is_compiling()
-            and getattr(image_thread, "alone", False)
-            and x.dtype == self.weight.dtype == torch.float32
-            and min(x.shape[2:]) >= MIN_SIDE
-            and self.in_channels >= MIN_CHANNELS
-            and not torch.is_autocast_enabled("cpu")
-        )
+        return self.of_large_images(x, self.weight, self.bias, 1)
 
 
 class ResidualBlock(nn.Module):
@@ -348,6 +337,20 @@ class Upsample(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.conv(F.interpolate(x, scale_factor=2.0, mode="nearest"))
         return out
+
+
+def _is_large_and_alone(x: Tensor) -> bool:
+    """Whether another kernel may take an input; what follows operations knows torch's own alone."""
+    return (
+        min(x.shape[2:]) >= LARGE_SIDE
+        and x.is_cpu
+        and x.dtype == torch.float32
+        and torch.get_num_threads() == 1
+        and not torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+        and not is_in_torch_dispatch_mode()
+    )
 
 
 def swish(x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import nn
 
 from cc_prep.formats.training_shards import Features
 from cc_prep.models import backbones
-from cc_prep.models.cpu import image_by_image
+from cc_prep.models.cpu import image_by_image, use_kernels
 from cc_prep.steps.pair_checks import Multiple, check_divisible
 from cc_prep.weights import Located
 
@@ -39,7 +39,7 @@ class FeatureExtractor:
     ) -> None:
         self.file, self.device, self.mirrored = file, device, mirrored
         self.dtype: torch.dtype = getattr(torch, precision)
-        self.network = network.to(device).eval()
+        self.network = use_kernels(network.to(device).eval())
         self.multiple = backbones.multiple(name, network)
         self.name, self.sha256, self.preprocessing = backbones.identity(name, network, file.sha256)
         self._known: dict[bytes, np.ndarray] = {}  # of the images of the sequence before

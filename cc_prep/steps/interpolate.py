@@ -131,10 +131,13 @@ class MidpointInterpolator:
     def __init__(self, network: nn.Module, settings: InterpolateSettings, device: str) -> None:
         import torch
 
+        from cc_prep.models.cpu import use_kernels
+
         self.torch = torch
         self.device = device
         self.dtype = getattr(torch, settings.precision)
-        self.network = network.to(device).to(memory_format=torch.channels_last).eval()
+        network = network.to(device).to(memory_format=torch.channels_last).eval()
+        self.network = use_kernels(network, only_infers=settings.precision == "float32")
 
     def interpolate_batch(self, before: np.ndarray, after: np.ndarray, depth: int) -> np.ndarray:
         most = self.midpoints_a_pair * len(before)

@@ -50,7 +50,10 @@ class FrameScorer:
     """
 
     def __init__(self, network: CLIP4IDC, device: str = "cpu") -> None:
-        self.network, self.device = network.to(device).eval(), device
+        from cc_prep.models.cpu import use_kernels
+
+        self.network = use_kernels(network.to(device).eval(), only_infers=True)
+        self.device = device
 
     def __call__(self, frames: np.ndarray, captions: Sequence[str]) -> FrameScores:
         """Scores of frames uint8 [F, H, W, 3], before first and after last."""

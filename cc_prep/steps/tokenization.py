@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from cc_prep.errors import UserError
+from cc_prep.models.cpu import image_by_image, use_kernels
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.steps.pair_checks import Multiple, check_divisible
 
@@ -24,7 +26,7 @@ class Tokenizer:
                 f"a codebook of {network.config.codes} entries",
                 f"At most {MAX_CODES} can be stored",
             )
-        self.network, self.device = network.to(device).eval(), device
+        self.network, self.device = use_kernels(network.to(device).eval()), device
 
     def __call__(self, frames: np.ndarray) -> np.ndarray:
         """Indices int16 [F, h, w] of frames uint8 [F, H, W, 3].
@@ -35,7 +37,7 @@ class Tokenizer:
         check_divisible(frames.shape[1:3], Multiple.of_tokens(self.network.config.factor))
         pixels = torch.tensor(frames, device=self.device).permute(0, 3, 1, 2).float() / 255
         with torch.inference_mode():
-            indices = self.network.indices(pixels)
+            indices = indices_of(self.network, pixels)
         codes: np.ndarray = indices.to(torch.int16).cpu().numpy()
         return codes
 
@@ -43,6 +45,16 @@ class Tokenizer:
         """Frames uint8 [F, H, W, 3] of indices [F, h, w]."""
         indices = torch.tensor(tokens.astype(np.int64), device=self.device)
         with torch.inference_mode():
-            pixels = self.network.decode(indices).permute(0, 2, 3, 1)
+            pixels = images_of(self.network, indices).permute(0, 2, 3, 1)
             images: np.ndarray = (pixels * 255).round().to(torch.uint8).cpu().numpy()
         return images
+
+
+def indices_of(network: VQGAN, images: Tensor) -> Tensor:
+    """Codebook indices int64 [N, h, w] of images [N, 3, H, W] in [0, 1], without gradients."""
+    return network.indices(image_by_image(network.features, images))
+
+
+def images_of(network: VQGAN, indices: Tensor) -> Tensor:
+    """Images [N, 3, H, W] in [0, 1] of codebook indices [N, h, w], without gradients."""
+    return image_by_image(network.decode, network.vectors(indices), network.config.factor)

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from cc_prep.models.cpu import Linear
 from cc_train.layers.attention_sizes import AttentionSizes
 
 EPS = 1e-6
@@ -90,7 +89,7 @@ class Attention(nn.Module):
         super().__init__()
         width, self.heads, self.dropout = sizes.width, sizes.heads, sizes.dropout
         self.scale = 1 / math.sqrt(width if reference_quirks else width // self.heads)
-        self.wq, self.wk, self.wv, self.wo = (Linear(width, width, bias=False) for _ in range(4))
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(width, width, bias=False) for _ in range(4))
 
     def forward(self, x: Tensor, memory: Tensor, causal: bool = False) -> Tensor:
         """Attention [B, L, D] of x [B, L, D] to `memory` [B, N, D].
@@ -124,7 +123,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
-        self.linear1, self.linear2 = Linear(width, hidden), Linear(hidden, width)
+        self.linear1, self.linear2 = nn.Linear(width, hidden), nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.linear2(F.relu(self.linear1(x)))
@@ -191,7 +190,7 @@ class CaptionDecoder(nn.Module):
         super().__init__()
         self.sizes = sizes
         self.layers = nn.ModuleList(Layer(sizes, reference_quirks) for _ in range(sizes.layers))
-        self.out = Linear(sizes.width, words)
+        self.out = nn.Linear(sizes.width, words)
         self.dropout = nn.Dropout(sizes.dropout)
         table = sinusoids(sizes.length, sizes.width)
         self.register_buffer("positions", table, persistent=False)

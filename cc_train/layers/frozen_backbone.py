@@ -17,7 +17,7 @@ from cc_prep import weights
 from cc_prep.errors import UserError
 from cc_prep.formats.training_shards import Features
 from cc_prep.models import backbones, library_backbones
-from cc_prep.models.cpu import image_by_image
+from cc_prep.models.cpu import image_by_image, use_kernels
 from cc_prep.models.library_backbones import LibraryBackbone
 from cc_prep.records import Preprocessing
 from cc_prep.steps.imported_features import UNKNOWN
@@ -116,7 +116,7 @@ class FrozenBackbone(nn.Module):
     def __init__(self, network: nn.Module | None, spec: BackboneSpec) -> None:
         super().__init__()
         self.network, self.spec = network, spec
-        self.requires_grad_(False).eval()
+        use_kernels(self.requires_grad_(False).eval())
 
     @property
     def folded(self) -> int:

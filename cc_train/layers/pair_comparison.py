@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cc_prep.models.cpu import attention
 from cc_train.data.supervision import SOLIDS, FactVocabulary
 from cc_train.layers.caption_decoder import sinusoids
 
@@ -75,6 +74,8 @@ class Residual(nn.Module):
 class CrossAttention(nn.Module):
     """What x [B, N, D] finds in y [B, M, D]."""
 
+    attend = staticmethod(F.scaled_dot_product_attention)
+
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -92,7 +93,7 @@ class CrossAttention(nn.Module):
             for layer, part in ((self.query, x), (self.key, y), (self.value, y))
         )
         mask = None if seen is None else seen[:, None, None]
-        mixed = attention(query, key, value, mask)
+        mixed = self.attend(query, key, value, mask)
         out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return out
 

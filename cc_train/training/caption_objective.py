@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cc_prep.models.cpu import use_kernels
 from cc_train.captioner import CaptionModel, EncoderDecoder
 from cc_train.evaluation.validation import CRITERION
 from cc_train.layers.caption_loss import caption_loss
@@ -37,7 +38,7 @@ class CaptionObjective(Objective):
         weight_decay: float,
         device: str,
     ) -> None:
-        super().__init__(network.to(device))
+        super().__init__(use_kernels(network.to(device)))
         self.score, self.label_smoothing, self.weight_decay = score, label_smoothing, weight_decay
 
     def groups(self, phase: str) -> list[dict[str, Any]]:

@@ -13,8 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cc_prep.models.cpu import Linear
-
 HIDDEN = -100.0  # of a score whose key is to have no weight
 SLOPE = 0.2  # of every LeakyReLU
 
@@ -48,7 +46,7 @@ class WindowAttention(nn.Module):
         super().__init__()
         self.width, self.window, self.heads = width, window, heads
         self.relative_position_bias_table = bias_table(window, heads)
-        self.qkv, self.proj = Linear(width, 3 * width), Linear(width, width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def forward(self, windows: Tensor, x: Tensor, masks: Masks | None) -> Tensor:
         """windows: those of the map x, [M, w², C] → [M, w², C]. masks: of a rolled map."""
@@ -66,9 +64,9 @@ class CrossScaleAttention(nn.Module):
         self.width, self.window, self.heads = width, window, heads
         self.relative_position_bias_table_x = bias_table(window, heads)
         self.relative_position_bias_table_y = bias_table(window, heads)
-        self.qkv, self.kv = Linear(width, 3 * width), Linear(width, 2 * width)
-        self.merge1, self.merge2 = Linear(2 * width, width), Linear(width, width)
-        self.proj = Linear(width, width)
+        self.qkv, self.kv = nn.Linear(width, 3 * width), nn.Linear(width, 2 * width)
+        self.merge1, self.merge2 = nn.Linear(2 * width, width), nn.Linear(width, width)
+        self.proj = nn.Linear(width, width)
 
     def forward(self, windows: Tensor, x: Tensor, masks: Masks | None) -> Tensor:
         """windows: those of the map x [B, H, W, C], [M, w², C] → [M, w², C]."""

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cc_prep.models.cpu import Linear
 from cc_prep.models.vfiformer.attention import (
     SLOPE,
     CrossScaleAttention,
@@ -178,7 +177,8 @@ class MLP(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.fc1, self.fc2 = Linear(width, MLP_RATIO * width), Linear(MLP_RATIO * width, width)
+        self.fc1 = nn.Linear(width, MLP_RATIO * width)
+        self.fc2 = nn.Linear(MLP_RATIO * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.fc2(F.gelu(self.fc1(x)))

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from cc_prep.errors import UserError
+from cc_prep.models.cpu import use_kernels
 from cc_train import text
 from cc_train.data.mirroring import MirroredBatches
 from cc_train.data.shard_index import Entry
@@ -189,7 +190,7 @@ def _require_known_words(run: Run, vocabulary: Vocabulary) -> None:
 
 def load(run: Run, device: str) -> ChainCaptioner:
     """The captioner of a run. Raises UserError."""
-    return stored_run.network_of(run, _untrained, device)
+    return use_kernels(stored_run.network_of(run, _untrained, device))
 
 
 def _untrained(run: Run) -> ChainCaptioner:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from cc_prep.errors import UserError
 from cc_prep.models.clip4idc import CLIP4IDC, Config, Sizes
+from cc_prep.models.cpu import use_kernels
 from cc_train.distributed import ALONE, Ranks
 from cc_train.runs.checkpoints import Criterion
 from cc_train.systems.clip4idc.known_facts import FactHeads
@@ -72,7 +73,7 @@ class Clip4idcObjective(Objective):
         ranks: Ranks = ALONE,
         facts: FactLosses | None = None,
     ) -> None:
-        super().__init__(network.to(device))
+        super().__init__(use_kernels(network.to(device)))
         self.ranks, self.facts = ranks, facts
         self.held_out, self.device = held_out, device
         self.weight_decay, self.clip_lr_scale = weight_decay, clip_lr_scale

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from cc_prep.errors import UserError
+from cc_prep.models.cpu import use_kernels
 from cc_train import text
 from cc_train.data import shard_index
 from cc_train.data.mirroring import MirroredBatches
@@ -142,7 +143,7 @@ def _known(about: Mapping[str, Any]) -> FactVocabulary:
 
 def load(run: Run, device: str) -> PairCaptioner:
     """The captioner of a run. Raises UserError."""
-    return stored_run.network_of(run, _untrained, device)
+    return use_kernels(stored_run.network_of(run, _untrained, device))
 
 
 def graphs(captioner: PairCaptioner, pairs: Tensor) -> Graphs:

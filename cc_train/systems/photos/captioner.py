@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from cc_prep.media import images
-from cc_prep.models.nanodet import SIDE, Detection, NanoDet
+from cc_prep.models.cpu import image_by_image
+from cc_prep.models.nanodet import SIDE, Detection, NanoDet, detections
 from cc_prep.records import CHANGE_CLASS
 from cc_train import doubt
 from cc_train.captioner import Caption, Change, Inputs
@@ -102,7 +103,9 @@ class PhotoCaptioner(WithFrozen):
         """What the detector finds in both images of pairs, uint8 [H, W, 3]."""
         flat = torch.from_numpy(np.stack([image for pair in pairs for image in pair]))
         batch = flat.to(self.device).permute(0, 3, 1, 2).float() / 255
-        found = self.detector.detect(batch, LOWEST)
+        places = image_by_image(self.detector.places, batch)
+        height, width = batch.shape[2:]
+        found = detections(places, (height, width), LOWEST)
         return list(zip(found[::2], found[1::2], strict=True))
 
 

@@ -14,7 +14,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from cc_prep.errors import UserError
-from cc_prep.models.cpu import Linear
 from cc_prep.settings import Section
 from cc_train.captioner import EncoderDecoder, Inputs
 from cc_train.decoding.cached_decoder import CachedDecoder
@@ -60,7 +59,7 @@ class Skip(nn.Module):
     def __init__(self, width: int, channels: int) -> None:
         super().__init__()
         self.states, self.features = nn.LayerNorm(width), nn.LayerNorm(channels)
-        self.mix = Linear(width + channels, width)
+        self.mix = nn.Linear(width + channels, width)
 
     def forward(self, states: Tensor, features: Tensor) -> Tensor:
         mixed: Tensor = self.mix(torch.cat((self.states(states), self.features(features)), dim=-1))
@@ -104,9 +103,9 @@ class ProCap(WithFrozen, EncoderDecoder):
         self.use_frozen("features", features)
         width = encoder.config.width
         self.mlp = nn.Sequential(
-            Linear(width, width),
+            nn.Linear(width, width),
             nn.ReLU(),
-            Linear(width, decoder.width),
+            nn.Linear(width, decoder.width),
             nn.LayerNorm(decoder.width),
         )
         self.text_decoder = nn.ModuleDict(

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cc_prep.models.cpu import image_by_image
+from cc_prep.models.cpu import image_by_image, use_kernels
 from cc_prep.models.vqgan import VQGAN
+from cc_prep.steps.tokenization import indices_of
 from cc_train.data.collate import FeatureSource, Reads
 from cc_train.layers.feature_grid import Pooling, fold, to_grid
 from cc_train.layers.frozen_backbone import FrozenBackbone
@@ -90,7 +91,7 @@ class FrameFeatures(nn.Module):
         self.vqgan, self.kind, self.reference_quirks = vqgan, kind, reference_quirks
         self.cache_mb, self.backbone = cache_mb, backbone
         self._cache: OrderedDict[bytes, Tensor] = OrderedDict()
-        self.requires_grad_(False)
+        use_kernels(self.requires_grad_(False))
 
     @property
     def channels(self) -> int:
@@ -161,7 +162,7 @@ class FrameFeatures(nn.Module):
     def indices(self, images: Tensor) -> Tensor:
         """Codebook indices int64 [B, T, n] of images [B, T, 3, H, W] in [0, 1]."""
         with torch.autocast(images.device.type, enabled=False):
-            indices = self.vqgan.indices(images.flatten(0, 1))
+            indices = indices_of(self.vqgan, images.flatten(0, 1))
         return indices.flatten(1).unflatten(0, images.shape[:2])
 
 

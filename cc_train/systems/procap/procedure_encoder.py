@@ -15,7 +15,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from cc_prep.models.clip import Mask, RowMask, Transformer, count_layers
-from cc_prep.models.cpu import Linear
 from cc_prep.settings import Section
 from cc_train.layers.feature_grid import Standardise
 from cc_train.systems.procap import pasting
@@ -152,7 +151,7 @@ class ProcedureEncoder(nn.Module):
         self.image_mask = nn.Parameter(torch.zeros(width))
         self.standardise = Standardise(config.latent) if config.standardised else None
         self.conv_to_embedding = nn.Sequential(
-            nn.LayerNorm(config.latent), Linear(config.latent, width)
+            nn.LayerNorm(config.latent), nn.Linear(config.latent, width)
         )
         self.target_pos_emb = AxialPositions(
             config.frames, config.rows, config.columns, width, position_std
@@ -161,12 +160,12 @@ class ProcedureEncoder(nn.Module):
         self.to_logits = head(width, config.codes)
         self.to_logits_rel = head(3 * width if config.compare_ends else width, 1)
         if config.compare_ends:
-            self.rel_text, self.rel_change = Linear(width, width), Linear(width, width)
+            self.rel_text, self.rel_change = nn.Linear(width, width), nn.Linear(width, width)
         self.to_logits_vid = head(width, 1)
         if config.local:
             self.to_logits_local = nn.Sequential(
-                nn.LayerNorm(2 * width), Linear(2 * width, width), nn.GELU(),
-                Linear(width, len(pasting.KINDS)),
+                nn.LayerNorm(2 * width), nn.Linear(2 * width, width), nn.GELU(),
+                nn.Linear(width, len(pasting.KINDS)),
             )  # fmt: skip
 
     def control(self, text: Tensor, related: bool = True, reference_quirks: bool = False) -> Tensor:
@@ -336,7 +335,7 @@ def attention_mask(length: int, blind: tuple[int, ...], device: torch.device) ->
 
 def head(width: int, out: int) -> nn.Sequential:
     """LayerNorm and a linear layer."""
-    return nn.Sequential(nn.LayerNorm(width), Linear(width, out))
+    return nn.Sequential(nn.LayerNorm(width), nn.Linear(width, out))
 
 
 def resized_times(table: Tensor, frames: int) -> Tensor:

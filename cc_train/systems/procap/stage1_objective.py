@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from cc_prep.models.clip import rows_of
+from cc_prep.models.cpu import use_kernels
 from cc_prep.settings import Section
 from cc_train.distributed import ALONE, Ranks
 from cc_train.runs.checkpoints import Criterion
@@ -321,7 +322,7 @@ class Stage1Objective(Objective):
         max_activation_mb: int = 1000,
         ranks: Ranks = ALONE,
     ) -> None:
-        super().__init__(network.to(device))
+        super().__init__(use_kernels(network.to(device)))
         self.features = features.to(device)
         self.max_activation_mb, self.ranks = max_activation_mb, ranks
         self.settings, self.held_out, self.device = settings, held_out, device

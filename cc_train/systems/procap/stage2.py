@@ -11,6 +11,7 @@ from rich.console import Console
 
 from cc_prep import weights
 from cc_prep.errors import UserError
+from cc_prep.models.cpu import use_kernels
 from cc_prep.settings import Conflict, Place, Section, Speed
 from cc_prep.unspaced import Words
 from cc_train import text
@@ -279,7 +280,7 @@ def by_name(run: Run) -> dict[str, dict[str, str]]:
 
 def load(run: Run, device: str) -> ProCap:
     """The captioner of a run. Raises UserError."""
-    return stored_run.network_of(run, _untrained, device)
+    return use_kernels(stored_run.network_of(run, _untrained, device))
 
 
 def _untrained(run: Run) -> ProCap:

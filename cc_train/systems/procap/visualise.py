@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cc_prep.steps.tokenization import images_of
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
 from cc_train.systems.procap.stage1_objective import Batch, as_input, pasted_features, predict
@@ -126,7 +127,7 @@ def head_is_trained(encoder: ProcedureEncoder) -> bool:
 
 def _decoded(features: FrameFeatures, tokens: Tensor) -> np.ndarray:
     """Pictures uint8 [B, T, H, W, 3] of indices [B, T, h, w]."""
-    pixels = features.vqgan.decode(tokens.flatten(0, 1)).permute(0, 2, 3, 1)
+    pixels = images_of(features.vqgan, tokens.flatten(0, 1)).permute(0, 2, 3, 1)
     images: np.ndarray = (pixels * 255).round().to(torch.uint8).cpu().numpy()
     return images.reshape(*tokens.shape[:2], *images.shape[1:])
 

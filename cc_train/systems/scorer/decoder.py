@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from cc_prep.models.cpu import Linear
 from cc_prep.settings import Section
 from cc_train.layers.caption_decoder import sinusoids
 from cc_train.systems.scorer.encoder import EPS, split
@@ -52,7 +51,7 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads, self.dropout = heads, dropout
-        self.query, self.key, self.value = (Linear(width, width) for _ in range(3))
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
 
     def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
         """Attention of x [B, L, width] to `memory` [B, N, width], [B, L, width].
@@ -84,7 +83,7 @@ class Widening(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.dense = Linear(width, width)
+        self.dense = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.gelu(self.dense(x))
@@ -95,7 +94,7 @@ class Output(nn.Module):
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
-        self.dense, self.dropout = Linear(width, width), nn.Dropout(dropout)
+        self.dense, self.dropout = nn.Linear(width, width), nn.Dropout(dropout)
         self.LayerNorm = nn.LayerNorm(width, eps=EPS)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -146,7 +145,7 @@ class Core(nn.Module):
         self.embed = nn.Embedding(words, sizes.word_width, padding_idx=0)
         self.position_enc = Positions(sizes.length, sizes.word_width)
         self.fc = nn.Sequential(
-            Linear(sizes.word_width, width),
+            nn.Linear(sizes.word_width, width),
             nn.Dropout(sizes.dropout),
             nn.LayerNorm(width, eps=EPS),
         )
@@ -185,7 +184,7 @@ class Speaker(nn.Module):
         super().__init__()
         self.width, self.sizes = width, sizes
         self.core = Core(words, width, sizes)
-        self.logit = Linear(width, words)
+        self.logit = nn.Linear(width, words)
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, 0.0, INITIAL_STD)

@@ -14,7 +14,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from cc_prep.errors import UserError
-from cc_prep.models.cpu import Linear
 from cc_train.layers.attention_sizes import AttentionSizes
 
 EPS = 1e-6
@@ -94,7 +93,7 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads, self.dropout = heads, dropout
-        self.query, self.key, self.value = (Linear(width, width) for _ in range(3))
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
         self.layer_norm = nn.LayerNorm(width, eps=EPS)
         self.logit_scale = nn.Parameter(torch.ones(()))
 
@@ -148,7 +147,7 @@ class ChangeDetector(nn.Module):
             Layer(width, sizes.heads, sizes.dropout) for _ in range(sizes.layers)
         )
         self.embed_fc = nn.Sequential(
-            Linear(2 * width, width), nn.Dropout(sizes.dropout), nn.ReLU()
+            nn.Linear(2 * width, width), nn.Dropout(sizes.dropout), nn.ReLU()
         )
 
     def forward(self, before: Tensor, after: Tensor) -> EncodedPairs:

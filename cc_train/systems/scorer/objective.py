@@ -15,6 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from cc_prep.models.cpu import use_kernels
 from cc_prep.settings import Section
 from cc_train.captioner import Caption, CaptionModel, Inputs
 from cc_train.decoding.search import sampled
@@ -89,7 +90,8 @@ class ScorerObjective(CaptionObjective):
         self.seed = seed
         self.reconstruction = None
         if reconstruction is not None:
-            self.reconstruction = reconstruction.to(device).requires_grad_(ways.trained_cbr)
+            reconstruction.to(device).requires_grad_(ways.trained_cbr)
+            self.reconstruction = use_kernels(reconstruction)
             self.others["cbr"] = self.reconstruction
         self.supervision = None
         if supervision is not None:

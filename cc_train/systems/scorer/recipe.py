@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from cc_prep.models.cpu import use_kernels
 from cc_prep.settings import Conflict, Place, Section
 from cc_prep.steps.imported_features import UNKNOWN
 from cc_train import text
@@ -254,7 +255,7 @@ def _rows(other: TextCodec, codec: TextCodec) -> list[int | None]:
 
 def load(run: Run, device: str) -> ScorerCaptioner:
     """The captioner of a run. Raises UserError."""
-    return stored_run.network_of(run, _untrained, device)
+    return use_kernels(stored_run.network_of(run, _untrained, device))
 
 
 def _untrained(run: Run) -> ScorerCaptioner:

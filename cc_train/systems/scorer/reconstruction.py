@@ -10,7 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from cc_prep.models.cpu import Linear
 from cc_train.systems.scorer.encoder import MAX_SCALE
 
 
@@ -20,7 +19,7 @@ class Contrast(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.logit_scale = nn.Parameter(torch.ones(()))
-        self.query, self.key = Linear(width, width), Linear(width, width)
+        self.query, self.key = nn.Linear(width, width), nn.Linear(width, width)
 
 
 class Reconstruction(nn.Module):

@@ -16,8 +16,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from cc_prep.models.cpu import use_kernels
 from cc_prep.models.vqgan import VQGAN, Config
 from cc_prep.settings import Section
+from cc_prep.steps.tokenization import images_of, indices_of
 from cc_train.runs.checkpoints import Criterion
 from cc_train.systems.vqgan.discriminator import PatchDiscriminator
 from cc_train.systems.vqgan.perceptual import Backbone, make
@@ -83,7 +85,7 @@ class VqganObjective(Objective):
         device: str,
         weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(VQGAN(network).to(device))
+        super().__init__(use_kernels(VQGAN(network).to(device)))
         self.weight_decay = weight_decay
         self.weights, self.held_out, self.device = weights, held_out, device
         self.discriminator = PatchDiscriminator(
@@ -190,8 +192,8 @@ def measure(
     examples: list[tuple[Tensor, Tensor]] = []
     for images in batches:
         images = images.to(device)
-        indices = network.indices(images)
-        rebuilt = network.decode(indices)
+        indices = indices_of(network, images)
+        rebuilt = images_of(network, indices)
         counts += torch.bincount(indices.flatten().cpu(), minlength=len(counts))
         errors += (rebuilt - images).square().mean(dim=(1, 2, 3)).tolist()
         absolute += (rebuilt - images).abs().mean(dim=(1, 2, 3)).tolist()

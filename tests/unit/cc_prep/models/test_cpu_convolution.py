@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from cc_prep.models import cpu
-from cc_prep.models.cpu import image_by_image
+from cc_prep.models.cpu import image_by_image, use_kernels
 from cc_prep.models.vqgan import Convolution3x3
 
 SIZE = (64, 60)
@@ -28,22 +28,22 @@ def as_before() -> Iterator[None]:
 @pytest.fixture
 def layer() -> Convolution3x3:
     torch.manual_seed(0)
-    return Convolution3x3(64, 72)
+    return use_kernels(Convolution3x3(64, 72))
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+def calls(layer: Convolution3x3) -> list[tuple[int, ...]]:
     """Shapes that go through NNPACK from now on."""
-    image_by_image(nn.Identity(), torch.zeros(1, 1, 1, 1))  # which makes it ready
     seen: list[tuple[int, ...]] = []
-    own = torch._nnpack_spatial_convolution
+    own = layer.of_large_images
+    assert (own is not None) == torch._nnpack_available()
 
     def spy(x: Tensor, *rest: object) -> Tensor:
+        assert own is not None
         seen.append(tuple(x.shape))
-        out: Tensor = own(x, *rest)  # type: ignore[arg-type]
-        return out
+        return own(x, *rest)
 
-    monkeypatch.setattr(torch, "_nnpack_spatial_convolution", spy)
+    layer.of_large_images = own and spy
     return seen
 
 
@@ -95,13 +95,15 @@ def test_layouts_do_not_matter(layer: Convolution3x3) -> None:
 def test_elsewhere_it_is_torchs_convolution(
     layer: Convolution3x3, calls: list[tuple[int, ...]]
 ) -> None:
+    torch.set_num_threads(2)
     direct = layer(images(2))
     direct.sum().backward()
     assert layer.weight.grad is not None
     assert torch.allclose(direct.double(), exact(layer, images(2)), atol=1e-5)
     with torch.no_grad():
         assert torch.equal(layer(images(2)), direct)
-    small, narrow = images(2)[..., :40], Convolution3x3(32, 8)
+    small, narrow = images(2)[..., :40], use_kernels(Convolution3x3(32, 8))
+    assert narrow.of_large_images is None
     assert torch.allclose(image_by_image(layer, small).double(), exact(layer, small), atol=1e-5)
     assert image_by_image(narrow, images(2, 32)).shape == (2, 8, *SIZE)
     assert calls == []
@@ -186,6 +188,6 @@ def test_an_image_too_large_alone_is_an_error() -> None:
 def test_a_torch_without_nnpack_has_its_own_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: an AttributeError in every tokenising, once torch drops a private name."""
     monkeypatch.delattr(torch, "_nnpack_available")
-    cpu._ready.cache_clear()
-    assert cpu._ready() is False
-    cpu._ready.cache_clear()
+    cpu._nnpack.cache_clear()
+    assert use_kernels(Convolution3x3(64, 72)).of_large_images is None
+    cpu._nnpack.cache_clear()

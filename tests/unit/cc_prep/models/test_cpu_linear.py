@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from unittest.mock import patch
 
 import pytest
@@ -9,9 +10,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from cc_prep.models import cpu
-from cc_prep.models.cpu import Linear, Packed, linear
+from cc_prep.models.clip import Block
+from cc_prep.models.cpu import Linear, Packed, linear, use_kernels
 
 
 @pytest.fixture(params=[True, False], ids=["oneDNN", "torch"])
@@ -130,3 +133,35 @@ def test_packed_it_is_onednn_only_where_it_should_be() -> None:
         assert onednn.call_count == 0
         assert torch.allclose(packed(x), expected, atol=1e-5)
         assert onednn.call_count == 1
+
+
+@pytest.mark.parametrize("only_infers", [True, False])
+def test_a_network_with_kernels_is_the_same_network(only_infers: bool) -> None:
+    torch.manual_seed(0)
+    plain, x = Block(64), random_leaf(2, 5, 64).detach()
+    with patch.object(cpu, "has_onednn_on_amd", return_value=True):
+        other = use_kernels(deepcopy(plain), only_infers)
+        copied = deepcopy(other)
+        copied.mlp.c_fc.weight.data.zero_()
+        with torch.inference_mode():
+            assert torch.allclose(other(x), plain(x), atol=1e-5)
+            assert torch.allclose(
+                other.forward_rows((1, 3), x), plain.forward_rows((1, 3), x), atol=1e-5
+            )
+            assert not torch.allclose(copied(x), plain(x), atol=1e-5)
+    assert other.state_dict().keys() == plain.state_dict().keys()
+    assert (type(other.mlp.c_fc) is Linear) == (not only_infers)
+
+
+def test_layers_that_do_not_learn_stay_torchs_own() -> None:
+    """Keeps away: features of a frozen backbone that are not those of the shards."""
+    frozen, learning = nn.Linear(3, 4).requires_grad_(False), nn.Linear(3, 4)
+    with patch.object(cpu, "has_onednn_on_amd", return_value=True):
+        use_kernels(nn.ModuleList((frozen, learning)))
+    assert type(frozen) is nn.Linear
+    assert type(learning) is Linear
+
+
+def test_another_device_has_torchs_own() -> None:
+    with patch.object(cpu, "has_onednn_on_amd", return_value=True):
+        assert type(use_kernels(nn.Linear(3, 4, device="meta"))) is nn.Linear

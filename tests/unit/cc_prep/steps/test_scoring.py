@@ -13,7 +13,7 @@ from cc_prep.errors import RejectedPair, UserError
 from cc_prep.models import clip
 from cc_prep.steps import keyframe_selection
 from cc_prep.steps.score import FrameScorer, normalize
-from cc_prep.steps.tokenization import Tokenizer
+from cc_prep.steps.tokenization import Tokenizer, indices_of
 from cc_prep.weights import networks
 from tests import weight_factory
 
@@ -86,7 +86,7 @@ def test_tokens_of_all_frames(folder: Path) -> None:
     assert 0 <= tokens.min() <= tokens.max() < weight_factory.CODES
     with torch.inference_mode():
         pixels = torch.tensor(FRAMES).permute(0, 3, 1, 2).float() / 255
-        assert np.array_equal(network.indices(pixels).numpy(), tokens)
+        assert np.array_equal(indices_of(network, pixels).numpy(), tokens)
     assert tokenizer.reconstruct(tokens).shape == FRAMES.shape
     with pytest.raises(RejectedPair, match="47×48"):
         tokenizer(FRAMES[:, :, :47])

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from cc_prep.media import images
 from cc_prep.settings import build
+from cc_prep.steps.tokenization import images_of, indices_of
 from cc_train import loading
 from cc_train.data import image_pairs
 from cc_train.evaluation import evaluation, shard_items
@@ -81,8 +82,8 @@ def test_frames_come_from_the_head_and_the_vqgan(folder: Path) -> None:
     floats = pixels(folder)[0].movedim(-1, 1).float() / 255
     codes = torch.full((K, *shard_factory.GRID), CODE)
     with torch.inference_mode():
-        ends = vqgan.reconstruct(floats)
-        expected = torch.cat((ends[:1], vqgan.decode(codes), ends[1:]))
+        ends = images_of(vqgan, indices_of(vqgan, floats))
+        expected = torch.cat((ends[:1], images_of(vqgan, codes), ends[1:]))
     as_bytes = (expected.movedim(1, -1) * 255).round().to(torch.uint8)
     assert torch.equal(drawn[0], as_bytes)
     assert not torch.equal(drawn[0, 0], drawn[0, 1])
