@@ -20,6 +20,7 @@ from lib.reference import as_the_reference_encodes, codec, swish, torchs_product
 from torch import Tensor
 
 from cc_prep.devices import keep_freed_memory
+from cc_prep.models.cpu import use_kernels
 from cc_train.data.collate import Reads
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.decoding.search import greedy
@@ -105,7 +106,7 @@ def captioner(k: int, kind: Reads) -> ProCap:
     encoder = ProcedureEncoder(Config(frames=k + 2))
     words = Vocabulary([*MARKS, *map(str, range(80 - len(MARKS)))])
     features = FrameFeatures(codec(), kind)
-    return ProCap(encoder, PUBLISHED, features=features, codec=words).eval()
+    return use_kernels(ProCap(encoder, PUBLISHED, features=features, codec=words).eval())
 
 
 @cache

@@ -96,11 +96,6 @@ class ImageValues(Section):
     filter: Filter = "bicubic"
     resize: Literal["before", "after"] = "before"
 
-    @property
-    def are_stored(self) -> bool:
-        """Whether images of 8 bits are taken as they are stored."""
-        return self.bands is None and self.scale == "dtype"
-
     @field_validator("bands")
     @classmethod
     def _grey_or_colours(cls, bands: tuple[int, ...] | None) -> tuple[int, ...] | None:

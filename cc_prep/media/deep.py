@@ -35,6 +35,7 @@ PERCENTILES = (2.0, 98.0)  # black and white of `percentile` and `per_band`, as 
 MAX_SAMPLES = 2**20  # values of a band of which percentiles are taken
 MAX_BYTES = 2**32  # of all values of an image: more than a decoder should ask for at once
 NODATA = 42113  # GDAL's tag of a TIFF
+DICOM = b"DICM"  # after a preamble of 128 bytes
 DEFLATED = b"1.2.840.10008.1.2.1.99"  # a transfer syntax of DICOM
 ORIENTATION = 274  # of TIFF and EXIF
 BANDS = (PHOTOMETRIC.MINISBLACK, PHOTOMETRIC.RGB)  # whose samples are bands
@@ -265,7 +266,7 @@ def opened(data: bytes, name: str, settings: ImageValues) -> Opened | None:
     Raises:
         RejectedPair: For what cannot be decoded, or needs an extra.
     """
-    if data[128:132] == b"DICM":
+    if data[128:132] == DICOM:
         return _dicom(data, name)
     if data.startswith(file_kinds.TIFFS):
         return _tiff(data, name, all_samples=settings != AS_STORED)

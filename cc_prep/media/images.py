@@ -1,6 +1,7 @@
 """Images: a file, an object store or a video → uint8 RGB arrays, or a rejection; and the codec.
 
-`decode` is the one door: what is of 8 bits is read here, all else by `deep`.
+`decode` is the one door: what is of 8 bits is read here, all else by `deep`, parts of videos and
+rasters by `video` and `scenes`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from cc_prep.media.deep import AS_STORED, Values
 MIN_SIDE = 16
 MAX_PIXELS = 64_000_000
 MAX_BYTES = 2**29  # of a file: MAX_PIXELS of four 16-bit values
-FRAME = "#frame="  # between a video's path and the number of a frame
+PART = "#"  # before what names a part of a file
+FRAME = f"{PART}frame="  # between a video's path and the number of a frame
 FRAME_NUMBER = "[0-9]{1,15}"
 CELL = re.compile(r".+\.parquet#row=[0-9]{1,12},.+", re.DOTALL)  # an image in a table
 STORED = ("PNG", "JPEG", "WEBP")  # what our own shards hold
@@ -53,6 +55,8 @@ PNG = (
 # no checksum: damage is seen where the code breaks off, has no meaning, or ends at another place
 # than the image; and as a hole, since no picture is coded as so many zeros.
 JPEG_START, JPEG_END = b"\xff\xd8\xff", b"\xff\xd9"
+EIGHT_BITS = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # Pillow's modes of such JPEGs and PNGs
+PNG_START = b"\x89PNG\r\n\x1a\n"  # byte 24 has its bits a sample
 CORRUPT = "Corrupt JPEG data: "  # libjpeg's other warnings are of metadata
 EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0xd9")  # that of the image's end
 HOLE = bytes(64)
@@ -110,10 +114,11 @@ def load(reference: str, values: ImageValues = AS_STORED) -> np.ndarray | Values
     Raises:
         RejectedPair: As `read` does.
     """
-    if is_frame(reference):
-        return video.read_frame(*frame_of(reference))
-    if scenes.is_tile(reference):
-        return scenes.read_tile(reference, values)
+    if PART in reference:
+        if is_frame(reference):
+            return video.read_frame(*frame_of(reference))
+        if scenes.is_tile(reference):
+            return scenes.read_tile(reference, values)
     return stored(read_encoded(reference), reference, values)
 
 
@@ -190,7 +195,8 @@ def stored(data: bytes, name: str, values: ImageValues = AS_STORED) -> np.ndarra
     """An encoded image: uint8 [H, W, 3] RGB, or the values of other types and bands.
 
     Args:
-        values: Where not `are_stored`, RGB are values too, and all samples of a TIFF bands.
+        values: Where they name bands or a scale, RGB are values too, and all samples of a TIFF
+            bands.
 
     Raises:
         RejectedPair: As `read` does.
@@ -198,13 +204,15 @@ def stored(data: bytes, name: str, values: ImageValues = AS_STORED) -> np.ndarra
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of bombs, and of damaged metadata
-            opened = deep.opened(data, name, values)
+            is_plain = _is_plain(data)
+            opened = None if is_plain else deep.opened(data, name, values)
             if opened is not None:
                 _check_size(opened.size, name)
                 return opened.load()
             with Image.open(io.BytesIO(data), formats=DECODED) as image:
                 _check_size(image.size, name)
-                found = deep.of_pillow(image, data, name)
+                is_plain = is_plain and image.mode in EIGHT_BITS
+                found = None if is_plain else deep.of_pillow(image, data, name)
                 pixels = found or np.asarray(_to_rgb(image))
     except RejectedPair:
         raise
@@ -225,10 +233,15 @@ def stored(data: bytes, name: str, values: ImageValues = AS_STORED) -> np.ndarra
     return _as_asked(pixels, name, values)
 
 
+def _is_plain(data: bytes) -> bool:
+    """Whether a file starts as a JPEG, or as a PNG of at most 8 bits, and not also as a DICOM."""
+    is_png = data.startswith(PNG_START) and data[24:25] <= b"\x08"
+    return (is_png or data.startswith(JPEG_START)) and data[128:132] != deep.DICOM
+
+
 def _as_asked(image: np.ndarray | Values, name: str, values: ImageValues) -> np.ndarray | Values:
-    if isinstance(image, Values) or values.are_stored:
-        return image
-    return Values(image, name, 255)
+    as_stored = values.bands is None and values.scale == "dtype"
+    return image if as_stored or isinstance(image, Values) else Values(image, name, 255)
 
 
 def alpha_of(image: Image.Image) -> np.ndarray | None:

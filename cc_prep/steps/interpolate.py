@@ -7,7 +7,7 @@ frame at any time. `Interpolate` is the step of the jobs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
@@ -378,7 +378,7 @@ class Interpolate(StagedStep):
         else:
             frames = self._frames({i: (read.before, read.after) for i, read in readable.items()})
         if self.resizes_frames:
-            frames = {i: np.stack([self._resized(one) for one in of]) for i, of in frames.items()}
+            frames = {i: np.stack(self._resized(of)) for i, of in frames.items()}
 
         def sequence(read: DecodedPair, number: int, pair: ImagePair) -> FrameSequence:
             truth = {} if self.takes_truth else read.truth
@@ -424,9 +424,9 @@ class Interpolate(StagedStep):
             before, after, *between = pixels
             before, after, registration = on_one_grid(before, after, self.manifest.pairs)
             if not self.resizes_frames:
-                before, after = self._resized(before), self._resized(after)
+                before, after = self._resized([before, after])
+            between = self._resized(between)
             pair_checks.check_sizes(before.shape[:2], after.shape[:2])
-            between = [self._resized(one) for one in between]
             side = self.manifest.image_size
             size = before.shape[:2] if side is None else (side, side)
             pair_checks.check_sizes(size, size, (frame.shape[:2] for frame in between))
@@ -442,8 +442,9 @@ class Interpolate(StagedStep):
         except RejectedPair as error:
             return error
 
-    def _resized(self, image: np.ndarray) -> np.ndarray:
-        return images.resize(image, self.manifest.image_size, self.manifest.image.filter)
+    def _resized(self, pictures: Iterable[np.ndarray]) -> list[np.ndarray]:
+        size, how = self.manifest.image_size, self.manifest.image.filter
+        return [images.resize(picture, size, how) for picture in pictures]
 
     def _images(
         self, references: Sequence[str]
