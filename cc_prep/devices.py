@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import sys
+from typing import Protocol
 
 # Of <malloc.h>; mallopt(3) has their meaning. No memory by mmap, none given back to the kernel, and
 # one arena: what a thread of its own has freed, no other can take.
@@ -45,6 +46,20 @@ def set_tf32(allowed: bool) -> None:
 
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     torch.backends.cudnn.allow_tf32 = allowed
+
+
+class ThreadSettings(Protocol):
+    """A section of the manifest with networks."""
+
+    @property
+    def threads(self) -> int: ...
+    @property
+    def tf32(self) -> bool: ...
+
+
+def use(settings: ThreadSettings, device: str) -> None:
+    """Applies the torch settings of a section of the manifest to all that follows."""
+    use_threads(settings.threads, settings.tf32 and device != "cpu")
 
 
 def use_threads(count: int, tf32: bool = False) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cc_prep import storage
+from cc_prep import devices, storage
 from cc_prep.errors import Reason, RejectedPair, StoreRefused, UserError
 from cc_prep.formats.captions import Row
 from cc_prep.manifest import Manifest
@@ -54,7 +54,7 @@ class CaptionPairs(StagedStep):
 
     def __init__(self, manifest: Manifest, digests: Digests, captioner: str, device: str) -> None:
         super().__init__(manifest, digests, device)
-        self.use(manifest.features)
+        devices.use(manifest.features, self.device)
         if digest_of(captioner) != digests:
             raise UserError(
                 f"{captioner} on this node is not the captioner that the driver has",

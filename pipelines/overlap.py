@@ -1,8 +1,7 @@
 """Overlaps a step's batches: the next is read and the last encoded while one is computed.
 
 A network on a GPU leaves the processor free, so there each stage has a thread of its own, and
-finished batches are written in the worker's main thread. On a CPU the network itself takes all
-cores of a worker, so batches go one after the other.
+finished batches are written in the worker's main thread.
 
 Nothing here knows a journal or what becomes of a batch that failed: whoever iterates decides.
 """
@@ -19,11 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from cc_prep.errors import RejectedPair
-from cc_prep.steps.base import Item, Sample, Staged, Step
+from cc_prep.steps.base import Item, Sample, Staged
 
 Outcome = Sample | RejectedPair
 Outcomes = Sequence[Outcome]
-# One for each stage, by its name; none where stages do not overlap.
+# One for each stage, by its name.
 Threads = dict[str, ThreadPoolExecutor]
 
 
@@ -46,13 +45,12 @@ class Batch:
 
 
 @contextmanager
-def stage_threads(step: Step, overlaps: bool) -> Iterator[Threads]:
-    """A thread for each stage of the step, if its stages can and shall overlap.
+def stage_threads() -> Iterator[Threads]:
+    """A thread for each stage of a step.
 
     At the end, what has not begun is dropped, and what has is waited for.
     """
-    names = ("read", "compute", "encode") if overlaps and isinstance(step, Staged) else ()
-    threads = {name: ThreadPoolExecutor(1, name) for name in names}
+    threads = {name: ThreadPoolExecutor(1, name) for name in ("read", "compute", "encode")}
     try:
         yield threads
     finally:
@@ -61,10 +59,7 @@ def stage_threads(step: Step, overlaps: bool) -> Iterator[Threads]:
 
 
 def read_ahead(items: Iterable[Item], threads: Threads) -> Iterator[Item]:
-    """The items; with threads, the next one is read from its shard in the background."""
-    if not threads:
-        yield from items
-        return
+    """The items; the next one is read from its shard in the background."""
     iterator, reader = iter(items), threads["read"]
     following = reader.submit(next, iterator, None)
     while (item := following.result()) is not None:
@@ -72,7 +67,7 @@ def read_ahead(items: Iterable[Item], threads: Threads) -> Iterator[Item]:
         yield item
 
 
-def overlap(batches: Iterable[Batch | None], step: Step, threads: Threads) -> Iterator[Batch]:
+def overlap(batches: Iterable[Batch | None], step: Staged, threads: Threads) -> Iterator[Batch]:
     """The batches in their order, each with its outcomes or an error.
 
     While one batch is computed, at most two are read, one is encoded and one is with the caller.
@@ -81,14 +76,8 @@ def overlap(batches: Iterable[Batch | None], step: Step, threads: Threads) -> It
     Args:
         batches: Taken one by one as there is room; None has all before it finished and yielded
             before the next one is taken.
-        threads: Of `stage_threads`; without, a batch is finished before the next one is taken.
+        threads: Of `stage_threads`.
     """
-    if not threads:
-        for batch in batches:
-            if batch is not None:
-                yield _in_turn(batch, step)
-        return
-    assert isinstance(step, Staged)
     stages = _Stages(step, threads)
     ahead: deque[_Staged] = deque()
     for batch in itertools.chain(batches, [None]):
@@ -102,18 +91,6 @@ def overlap(batches: Iterable[Batch | None], step: Step, threads: Threads) -> It
         if batch is None:
             stages.wait_for_device()
             yield from stages.finish_but(0)
-
-
-def _in_turn(batch: Batch, step: Step) -> Batch:
-    """The batch with its outcomes or its error, one stage after the other."""
-    if batch.outcomes is None:
-        began = time.monotonic()
-        try:
-            batch.outcomes = step(batch.items)
-            batch.seconds = time.monotonic() - began
-        except Exception as error:
-            batch.error = error
-    return batch
 
 
 @dataclass

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -36,7 +37,7 @@ from cc_prep.errors import (
 from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.rejects import Reject, encodable
 from cc_prep.formats.tar import DamagedShard
-from cc_prep.steps.base import Item, MakeStep, Prefetches, Sample, Step
+from cc_prep.steps.base import Item, MakeStep, Prefetches, Sample, Staged, Step
 from pipelines.overlap import Batch, overlap, read_ahead, stage_threads
 from pipelines.shards import PlannedShard
 from pipelines.state.device import BrokenDevice, gpu_model
@@ -221,12 +222,29 @@ class ShardWorker:
     ) -> Iterator[tuple[Item, Sample | RejectedPair]]:
         """Every pair of the shard in order, each with its sample or its rejection."""
         step, in_progress = self.step(), deque[Batch]()
-        with stage_threads(step, self.run_info.device != "cpu") as threads:
-            items = read_ahead(shard.items(), threads)
+        # On a CPU the network itself takes all cores of a worker: one batch after the other.
+        staged = step if self.run_info.device != "cpu" and isinstance(step, Staged) else None
+        with nullcontext() if staged is None else stage_threads() as threads:
+            items = read_ahead(shard.items(), threads) if threads else shard.items()
             batches = self._noted(self._batches(items, journal, existing), journal, in_progress)
-            for batch in overlap(batches, step, threads):
+            if staged and threads:
+                processed = overlap(batches, staged, threads)
+            else:
+                processed = map(self._in_turn, filter(None, batches))
+            for batch in processed:
                 in_progress.popleft()
                 yield from zip(batch.items, self._results(batch, journal), strict=True)
+
+    def _in_turn(self, batch: Batch) -> Batch:
+        """The batch with its outcomes or its error, one stage after the other."""
+        if batch.outcomes is None:
+            began = time.monotonic()
+            try:
+                batch.outcomes = self.step()(batch.items)
+                batch.seconds = time.monotonic() - began
+            except Exception as error:
+                batch.error = error
+        return batch
 
     def _noted(
         self, batches: Iterable[Batch], journal: Journal, in_progress: deque[Batch]

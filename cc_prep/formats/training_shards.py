@@ -280,7 +280,7 @@ class IndexingWriter:
         """A sample: its members by extension, `json` first."""
         assert next(iter(members)) == "json"
         self.writer.add(key, members)
-        self.metas[key] = index_meta(strict_json.loads(members["json"]))
+        self.metas[key] = index_meta(json.loads(members["json"]))
 
 
 @contextmanager

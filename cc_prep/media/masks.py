@@ -204,7 +204,8 @@ def _read(reference: str, values: Values) -> StoredMask:
         numbers = _eight_bits(scenes.read_mask_tile(reference), reference, bool(values))
         decoded = Decoded(np.repeat(numbers[..., None], 3, axis=2))
     else:
-        decoded = _decoded(images.read_encoded(reference), reference, values)
+        data = images.read_encoded(reference)
+        decoded = _decoded(images.stored(data, reference), data, reference, values)
     if values:
         mask = StoredMask(class_ids(decoded.pixels, values, reference))
     else:
@@ -257,15 +258,15 @@ class Decoded:
     alpha: np.ndarray | None = None
 
 
-def _decoded(data: bytes, name: str, values: Values) -> Decoded:
+def _decoded(pixels: np.ndarray | deep.Values, data: bytes, name: str, values: Values) -> Decoded:
     """What is in an image file. What the file is, its content says, whatever its name.
 
     Raises RejectedPair, which names `name`.
 
     Args:
+        pixels: What `images.stored` gives of `data`.
         values: As for `read`.
     """
-    pixels = images.stored(data, name)
     has_colours = bool(values) and len(values[0][0]) > 1
     if isinstance(pixels, deep.Values):
         bands = pixels.bands.shape[2]

@@ -123,6 +123,7 @@ class _Own:
     def started(self) -> _Decoder:
         if self.decoder is None:
             self.decoder = _Decoder()
+            atexit.register(stop_decoder)
         return self.decoder
 
 
@@ -133,6 +134,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 def stop_decoder() -> None:
     """Ends the decoding process, where there is one; the next frame to be read starts another."""
+    atexit.unregister(stop_decoder)
     decoder, _OWN.decoder = _OWN.decoder, None
     if decoder is None:
         return
@@ -141,6 +143,3 @@ def stop_decoder() -> None:
     for pipe in (decoder.requests, decoder.answers):
         with contextlib.suppress(OSError):  # what was not yet written to a dead child
             pipe.close()
-
-
-atexit.register(stop_decoder)

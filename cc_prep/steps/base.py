@@ -161,15 +161,6 @@ def map_accepted(
     ]
 
 
-class ThreadSettings(Protocol):
-    """A section of the manifest with networks."""
-
-    @property
-    def threads(self) -> int: ...
-    @property
-    def tf32(self) -> bool: ...
-
-
 class StepBase:
     """The base of every step.
 
@@ -187,10 +178,6 @@ class StepBase:
         else:
             # Before the first product: without it cuBLAS may sum otherwise each time.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-
-    def use(self, settings: ThreadSettings) -> None:
-        """Applies the torch settings of a section of the manifest to all that follows."""
-        devices.use_threads(settings.threads, settings.tf32 and self.device != "cpu")
 
     def check(self, file: weights.Located) -> weights.Located:
         """Returns `file` if its digest is the driver's, else raises UserError."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from cc_prep import devices
 from cc_prep.errors import Reason, RejectedPair
 from cc_prep.formats import sequences, training_shards
 from cc_prep.formats.sequences import StoredSequence
@@ -78,7 +79,7 @@ class Build(StagedStep):
         self.meta: dict[str, Any] = {"scorer": scorer}
         self.tokenizer, self.extractor = None, None
         if manifest.tokenize.weights != NONE:
-            self.use(manifest.tokenize)
+            devices.use(manifest.tokenize, self.device)
             config = manifest.tokenize.config
             network, file, unused = networks.vqgan(manifest.tokenize.weights, config)
             self.tokenizer = Tokenizer(network, device)
@@ -88,7 +89,7 @@ class Build(StagedStep):
         if settings.folder is not None:
             self.feature_files = self._imported_features(settings.folder)
         elif settings.backbone != NONE:
-            self.use(settings)
+            devices.use(settings, self.device)
             backbone, file = networks.features_backbone(settings)
             self.extractor = FeatureExtractor(
                 settings.backbone,
@@ -196,7 +197,7 @@ class Build(StagedStep):
         """Indices int16 [F, h, w], or [F, 0, 0] without a tokenizer. Raises RejectedPair."""
         if self.tokenizer is None:
             return np.zeros((len(frames), 0, 0), np.int16)
-        self.use(self.manifest.tokenize)
+        devices.use(self.manifest.tokenize, self.device)
         return self.tokenizer(frames)
 
     def _features(
@@ -209,7 +210,7 @@ class Build(StagedStep):
         if self.extractor is None:
             return None
         settings = self.manifest.features
-        self.use(settings)
+        devices.use(settings, self.device)
         frames_of = {"ends": [0, last], "keyframes": keyframes, "all": list(range(last + 1))}
         return self.extractor(frames, frames_of[settings.frames])
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import cv2
 import numpy as np
 
-from cc_prep import storage, weights
+from cc_prep import devices, storage, weights
 from cc_prep.errors import RejectedPair, UserError
 from cc_prep.formats import sequences
-from cc_prep.manifest import TRUTH, Manifest
+from cc_prep.manifest import TRUTH, Manifest, Pairs
 from cc_prep.manifest import Interpolate as InterpolateSettings
 from cc_prep.media import images, masks
 from cc_prep.media.deep import Values
@@ -329,12 +329,13 @@ class Interpolate(StagedStep):
         # True frames lie between the images as they are, and not as they are registered.
         keeps_truth = settings.keep_truth and manifest.pairs.register == "none"
         self.with_truth = self.takes_truth or (with_truth and keeps_truth)
+        self.moves_images = manifest.pairs != Pairs()
         self.resizes_frames = manifest.image.resize == "after" and not self.takes_truth
         self.pairs_per_batch = settings.pairs_per_batch or PAIRS_PER_BATCH[device]
         self.meta: dict[str, object] = {"method": settings.method, "depth": settings.depth}
         tensors = None
         if has_weights(settings):
-            self.use(settings)
+            devices.use(settings, self.device)
             file = self.check(weights.locate(settings.weights))
             tensors = weights.read_tensors(file.path)
             self.meta["weights"] = file.name
@@ -371,7 +372,7 @@ class Interpolate(StagedStep):
     ) -> list[FrameSequence | RejectedPair]:
         """The sequences of pairs whose images were read."""
         if has_weights(self.manifest.interpolate):
-            self.use(self.manifest.interpolate)
+            devices.use(self.manifest.interpolate, self.device)
         readable = {i: read for i, read in enumerate(inputs) if isinstance(read, DecodedPair)}
         if self.takes_truth:
             frames = {i: _true_frames(read) for i, read in readable.items()}
@@ -422,14 +423,17 @@ class Interpolate(StagedStep):
             truth = pair_checks.true_frames(pair, settings.depth) if self.with_truth else {}
             pixels, stored_sizes = self._images([pair.before, pair.after, *truth.values()])
             before, after, *between = pixels
-            before, after, registration = on_one_grid(before, after, self.manifest.pairs)
+            registration = None
+            if self.moves_images:
+                before, after, registration = on_one_grid(before, after, self.manifest.pairs)
             if not self.resizes_frames:
                 before, after = self._resized([before, after])
             between = self._resized(between)
-            pair_checks.check_sizes(before.shape[:2], after.shape[:2])
             side = self.manifest.image_size
             size = before.shape[:2] if side is None else (side, side)
-            pair_checks.check_sizes(size, size, (frame.shape[:2] for frame in between))
+            others = [frame.shape[:2] for frame in between]
+            pair_checks.check_sizes(before.shape[:2], after.shape[:2])
+            pair_checks.check_sizes(size, size, others)
             pair_checks.check_codec(size, settings.codec)
             truth_frames = dict(zip(truth, between, strict=True))
             if not settings.keep_truth:

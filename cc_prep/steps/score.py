@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cc_prep import devices
 from cc_prep.errors import Reason, RejectedPair
 from cc_prep.formats import scores as score_rows
 from cc_prep.formats.sequences import REGISTRATION, StoredSequence
@@ -82,7 +83,7 @@ class Score(StagedStep):
         from cc_prep.weights import networks
 
         super().__init__(manifest, digests, device)
-        self.use(manifest.score)
+        devices.use(manifest.score, self.device)
         network, file = networks.clip4idc(manifest.score.weights, manifest.score.intra_layers)
         self.weights = self.check(file)
         self.scorer = FrameScorer(network, device)
@@ -107,7 +108,7 @@ class Score(StagedStep):
 
     def score(self, frames: np.ndarray, captions: Sequence[str]) -> FrameScores:
         """Scores of frames uint8 [F, H, W, 3]."""
-        self.use(self.manifest.score)
+        devices.use(self.manifest.score, self.device)
         return self.scorer(frames, captions)
 
     def _row(self, scores: FrameScores) -> score_rows.Row:

@@ -27,6 +27,7 @@ class Tokenizer:
                 f"At most {MAX_CODES} can be stored",
             )
         self.network, self.device = use_kernels(network.to(device).eval()), device
+        self.multiple = Multiple.of_tokens(network.config.factor)
 
     def __call__(self, frames: np.ndarray) -> np.ndarray:
         """Indices int16 [F, h, w] of frames uint8 [F, H, W, 3].
@@ -34,7 +35,7 @@ class Tokenizer:
         Raises:
             RejectedPair: If a side is not divisible by the network's factor.
         """
-        check_divisible(frames.shape[1:3], Multiple.of_tokens(self.network.config.factor))
+        check_divisible(frames.shape[1:3], self.multiple)
         pixels = torch.tensor(frames, device=self.device).permute(0, 3, 1, 2).float() / 255
         with torch.inference_mode():
             indices = indices_of(self.network, pixels)

@@ -11,11 +11,10 @@ import pytest
 from PIL import Image
 
 from cc_prep import manifest, weights
-from cc_prep.devices import use_threads
+from cc_prep.devices import use, use_threads
 from cc_prep.errors import Reason, RejectedPair, UserError
 from cc_prep.media import images
 from cc_prep.records import FrameSequence, ImagePair
-from cc_prep.steps.base import StepBase
 from cc_prep.steps.build import Build
 from cc_prep.steps.interpolate import Interpolate, check_truth
 from pipelines.fingerprint import with_absolute_paths
@@ -231,14 +230,13 @@ def test_tf32_is_a_setting_of_gpus(device: str, allowed: bool) -> None:
     one that also makes a CPU round."""
     import torch
 
-    step = StepBase(manifest.load("synth", ["tokenize.tf32=true"], root="/x"), {}, "cpu")
-    step.device = device
-    step.use(step.manifest.tokenize)
+    settings = manifest.load("synth", ["tokenize.tf32=true"], root="/x")
+    use(settings.tokenize, device)
     try:
         assert torch.backends.cudnn.allow_tf32 is allowed
         assert (torch.get_float32_matmul_precision() == "high") is allowed
     finally:
-        step.use(step.manifest.score)
+        use(settings.score, device)
     assert torch.backends.cudnn.allow_tf32 is False
 
 
