@@ -18,7 +18,7 @@ import numpy as np
 from cc_prep import devices, storage, weights
 from cc_prep.errors import RejectedPair, UserError
 from cc_prep.formats import sequences
-from cc_prep.manifest import TRUTH, Manifest, Pairs
+from cc_prep.manifest import TRUTH, Manifest
 from cc_prep.manifest import Interpolate as InterpolateSettings
 from cc_prep.media import images, masks
 from cc_prep.media.deep import Values
@@ -329,7 +329,7 @@ class Interpolate(StagedStep):
         # True frames lie between the images as they are, and not as they are registered.
         keeps_truth = settings.keep_truth and manifest.pairs.register == "none"
         self.with_truth = self.takes_truth or (with_truth and keeps_truth)
-        self.moves_images = manifest.pairs != Pairs()
+        self.moves_images = manifest.pairs.resize or manifest.pairs.register != "none"
         self.resizes_frames = manifest.image.resize == "after" and not self.takes_truth
         self.pairs_per_batch = settings.pairs_per_batch or PAIRS_PER_BATCH[device]
         self.meta: dict[str, object] = {"method": settings.method, "depth": settings.depth}
