@@ -119,7 +119,8 @@ class FactVocabulary:
         Raises:
             UserError: For another word.
         """
-        return [self._class(name, attributes[name]) for name in self.attributes]
+        words = attributes.values
+        return [self._class(name, words.get(name, "")) for name in self.attributes]
 
     def _class(self, name: str, value: str) -> int:
         if not value and name in sentences.NEW.values():

@@ -97,10 +97,11 @@ class Attention(nn.Module):
         Args:
             causal: A position attends to itself and those before it only.
         """
+        query, key, value = self.wq(x), self.wk(memory), self.wv(memory)
         mixed = F.scaled_dot_product_attention(
-            self._split(self.wq(x)),
-            self._split(self.wk(memory)),
-            self._split(self.wv(memory)),
+            self._split(query),
+            self._split(key),
+            self._split(value),
             is_causal=causal,
             dropout_p=self.dropout if self.training else 0.0,
             scale=self.scale,

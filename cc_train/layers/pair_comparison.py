@@ -88,9 +88,9 @@ class CrossAttention(nn.Module):
             seen: What of y can be looked at, bool [B, M], at least one of each row, or logarithms
                 of how much each weighs; None for all alike.
         """
+        products = self.query(x), self.key(y), self.value(y)
         query, key, value = (
-            layer(part).unflatten(2, (self.heads, -1)).transpose(1, 2)
-            for layer, part in ((self.query, x), (self.key, y), (self.value, y))
+            part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in products
         )
         mask = None if seen is None else seen[:, None, None]
         mixed = self.attend(query, key, value, mask)

@@ -120,18 +120,24 @@ class Worse(nn.Module):
     """Gives images back, each value lower by an error."""
 
     class config:  # noqa: N801
-        codes = 8
+        codes, factor = 8, 1
 
     def __init__(self, error: float) -> None:
         super().__init__()
         self.error = error
 
-    def indices(self, images: Tensor) -> Tensor:
-        self.seen = images
-        return torch.zeros(len(images), 2, 2, dtype=torch.int64)
+    def features(self, images: Tensor) -> Tensor:
+        return images
 
-    def decode(self, indices: Tensor) -> Tensor:
-        return self.seen - self.error
+    def indices(self, features: Tensor) -> Tensor:
+        self.seen = features
+        return torch.zeros(len(features), 2, 2, dtype=torch.int64)
+
+    def vectors(self, indices: Tensor) -> Tensor:
+        return self.seen
+
+    def decode(self, vectors: Tensor) -> Tensor:
+        return vectors - self.error
 
 
 def test_measures_of_a_known_error() -> None:
@@ -279,14 +285,20 @@ def test_dead_codes_are_revived() -> None:
 def test_measure_of_a_perfect_network() -> None:
     class Perfect(nn.Module):
         class config:  # noqa: N801
-            codes = 4
+            codes, factor = 4, 1
 
-        def indices(self, images: Tensor) -> Tensor:
-            self.seen = images
+        def features(self, images: Tensor) -> Tensor:
+            return images
+
+        def indices(self, features: Tensor) -> Tensor:
+            self.seen = features
             return torch.tensor([[[0, 1], [2, 2]]])
 
-        def decode(self, indices: Tensor) -> Tensor:
+        def vectors(self, indices: Tensor) -> Tensor:
             return self.seen
+
+        def decode(self, vectors: Tensor) -> Tensor:
+            return vectors
 
     measures, picture = vqgan.measure(Perfect(), [seeded_images(count=1)], "cpu")  # type: ignore[arg-type]
     assert measures["psnr"] == 100
