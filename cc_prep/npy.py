@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,3 +35,21 @@ def read(data: bytes, name: str) -> np.ndarray:
         return flat.reshape(shape, order="F" if transposed else "C")
     except Exception as error:  # NumPy parses the header as Python and raises nearly every type
         raise ValueError(f"{name}: {first_line(error)}") from None
+
+
+def read_as(data: bytes, name: str, dtypes: Sequence[type[np.generic]], axes: int) -> np.ndarray:
+    """A copy of the array of an encoded file, in C's order.
+
+    Args:
+        dtypes: The types that it may have, little-endian.
+        axes: How many axes it must have.
+
+    Raises:
+        ValueError: As `read`, and for an array of another kind.
+    """
+    array = read(data, name)
+    expected = [np.dtype(dtype).newbyteorder("<") for dtype in dtypes]
+    if array.dtype not in expected or array.ndim != axes or not array.flags.c_contiguous:
+        types = " or ".join(map(str, expected))
+        raise ValueError(f"{name} is {array.dtype} {array.shape}, not {types} of {axes} axes")
+    return array.copy()

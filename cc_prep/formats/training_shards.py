@@ -233,8 +233,8 @@ def decode(key: str, members: Mapping[str, bytes]) -> TrainingSample:
     try:
         meta = strict_json.loads(members["json"])
         frames = meta["frames"]
-        tokens = _array(members, "tokens.npy", (np.int16,), 3)
-        scores = _array(members, "scores.npy", (np.float32,), 3)
+        tokens = npy.read_as(members["tokens.npy"], "tokens.npy", (np.int16,), 3)
+        scores = npy.read_as(members["scores.npy"], "scores.npy", (np.float32,), 3)
         features = _features(meta, members)
     except (KeyError, ValueError, TypeError, EOFError, RecursionError) as error:
         raise tar.DamagedShard(f"{key}: {type(error).__name__}: {error}") from None
@@ -414,7 +414,7 @@ def _features(meta: Mapping[str, Any], members: Mapping[str, bytes]) -> Features
         raise ValueError(f"features are of the frames {str(frames)[:40]}")
     if not frames or frames[0] < 0 or frames[-1] >= meta["frames"]:
         raise ValueError(f"features of the frames {str(frames)[:40]} of {meta['frames']}")
-    values = _array(members, "features.npy", (np.float16, np.float32), 4)
+    values = npy.read_as(members["features.npy"], "features.npy", (np.float16, np.float32), 4)
     if not _is_finite(values):
         raise ValueError("a feature is no finite number")
     if len(values) != len(frames) or not values.size:
@@ -423,27 +423,12 @@ def _features(meta: Mapping[str, Any], members: Mapping[str, bytes]) -> Features
     preprocessing = None if stated is None else Preprocessing.model_validate(stated)
     if "mirrored.npy" not in members:
         return Features(backbone, sha256, tuple(frames), values, None, preprocessing)
-    mirrored = _array(members, "mirrored.npy", (values.dtype.type,), 4)
+    mirrored = npy.read_as(members["mirrored.npy"], "mirrored.npy", (values.dtype.type,), 4)
     if mirrored.shape != values.shape:
         raise ValueError(f"mirrored features are {mirrored.shape}, not {values.shape}")
     if not _is_finite(mirrored):
         raise ValueError("a mirrored feature is no finite number")
     return Features(backbone, sha256, tuple(frames), values, mirrored, preprocessing)
-
-
-def _array(
-    members: Mapping[str, bytes], name: str, dtypes: tuple[type[np.generic], ...], axes: int
-) -> np.ndarray:
-    """A member that is an array of one of some types, and of a number of axes.
-
-    Raises KeyError and ValueError.
-    """
-    array = npy.read(members[name], name)
-    expected = [np.dtype(dtype).newbyteorder("<") for dtype in dtypes]
-    if array.dtype not in expected or array.ndim != axes or not array.flags.c_contiguous:
-        types = " or ".join(map(str, expected))
-        raise ValueError(f"{name} is {array.dtype} {array.shape}, not {types} of {axes} axes")
-    return array.copy()
 
 
 def _is_finite(values: np.ndarray) -> bool:
