@@ -157,10 +157,18 @@ def test_sam_and_clip_of_folders(tmp_path: Path, planted_root: Path, prepare: Co
     ],
 )
 def test_mistakes_get_one_line(
-    out: Path, planted_root: Path, prepare: Command, command: str, setting: str, message: str
+    out: Path,
+    tmp_path: Path,
+    planted_root: Path,
+    prepare: Command,
+    command: str,
+    setting: str,
+    message: str,
 ) -> None:
     """Keeps away: a job that starts and only then lacks what it needs."""
-    done = prepare(*arguments(command, planted_root, out, setting))
+    # Finished changes of other settings would be said first.
+    folder = tmp_path if command == "changes" else out
+    done = prepare(*arguments(command, planted_root, folder, setting))
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
