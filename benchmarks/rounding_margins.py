@@ -146,6 +146,7 @@ def figures() -> dict[str, Figure]:
         "captioner-mini": of_shipped(shipped.captions_of_new_scenes),
         "captioner-mini, noise": of_shipped(shipped.confidence_of_noise),
         "chain-mini": of_shipped(shipped.masks_of_new_scenes),
+        "captioner-multi": of_shipped(shipped.several_of_new_scenes),
     }
 
 

@@ -13,18 +13,23 @@ import torch
 
 from cc_prep import datasets, manifest
 from cc_prep.storage import sha256
+from cc_prep.synth import dataset
 from cc_train import Captioner, doubt, loading
 from cc_train.data.pair_lists import read_pairs
 from cc_train.evaluation.rendered import fact_scores
 from cc_train.runs import run_folder
 from cc_train.serve.server import make, shipped_examples
+from tests import commands
 from tests.commands import cc_train
 from tests.conftest import render_new_scenes
 
 NAME, CHAIN, COMPOSITES = "captioner-mini", "chain-mini", "composites-mini"
+SEVERAL = "captioner-multi"
 SCENES = 12
 # Of 24 pairs, or shares. The cards' figures are over 500 and 250 scenes.
-LEAST = {"told apart": 22, "exact": 20, "confidence": 0.8, "overlap": 0.6}
+LEAST = {
+    "told apart": 22, "exact": 20, "confidence": 0.8, "overlap": 0.6, "F1 of changes": 0.7,
+}  # fmt: skip
 MOST = {"false alarms": 1, "confidence of noise": 0.2}
 
 
@@ -57,7 +62,7 @@ def captioned(folder: Path, pairs: list[tuple[str, str]]) -> list[dict[str, obje
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("name", [NAME, CHAIN, COMPOSITES])
+@pytest.mark.parametrize("name", [NAME, SEVERAL, CHAIN, COMPOSITES])
 def test_the_card_belongs_to_the_file(name: str) -> None:
     folder = run_folder.locate(name)
     model = folder / "model.safetensors"
@@ -87,6 +92,29 @@ def captions_of_new_scenes(folder: Path) -> dict[str, float]:
 
 def test_its_captions_of_new_scenes_are_right(folder: Path) -> None:
     assert_within_bounds(captions_of_new_scenes(folder))
+
+
+def several_of_new_scenes(folder: Path) -> dict[str, float]:
+    """F1 of the changes of eight scenes with one to three."""
+    root = folder / "several"
+    settings = dataset.Settings(seed=774, size=112, wording="plain", max_changes=3)
+    commands.render(root, 8, settings)
+    read = manifest.load("pairs", root=str(root))
+    pairs = [pair for split in read.splits for pair in datasets.pairs(read, split)]
+    captions = Captioner.from_pretrained(SEVERAL, device="cpu")(
+        [(root / pair.before, root / pair.after) for pair in pairs]
+    )
+    verdicts = [
+        fact_scores.judge(caption.raw or str(caption), pair.facts, pair.captions)
+        for caption, pair in zip(captions, pairs, strict=True)
+        if pair.facts is not None
+    ]
+    assert len(verdicts) == 16
+    return {"F1 of changes": float(fact_scores.count(verdicts).changes["F1"])}
+
+
+def test_several_changes_of_new_scenes_are_right(tmp_path: Path) -> None:
+    assert_within_bounds(several_of_new_scenes(tmp_path))
 
 
 def masks_of_new_scenes(folder: Path) -> dict[str, float]:
