@@ -1,15 +1,17 @@
 """Measures photos-mini on real pairs of videos, and fits its confidence.
 
     python benchmarks/photo_captions.py measure out/real
+    python benchmarks/photo_captions.py turned out/real
     python benchmarks/photo_captions.py page out/real docs/images/photo-captions.jpg
     python benchmarks/photo_captions.py fit out/real
     python benchmarks/photo_captions.py pairs out/real out/own
     python benchmarks/photo_captions.py own out/own/evaluation
 
 OUT gets the videos and the pairs (see lib/real_pairs.py). `measure` captions the second half, which
-nothing was chosen on, and `page` shows pairs of it, drawn by chance; `fit` takes the first half,
-and writes cc_train/assets/photos-mini. `pairs` writes both halves as own pairs, to train on and to
-test, and `own` says how much of captions of them is right (tools/recipes/own-photographs.sh).
+nothing was chosen on, `turned` does so where the camera turned as well, and `page` shows pairs of
+it, drawn by chance; `fit` takes the first half, and writes cc_train/assets/photos-mini. `pairs`
+writes both halves as own pairs, to train on and to test, and `own` says how much of captions of
+them is right (tools/recipes/own-photographs.sh).
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from lib.real_pairs import LOOKS, OTHERS, RealPair
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from cc_prep.composites import sentences as composed
+from cc_prep.errors import UserError
 from cc_prep.records import CHANGE, NO_CHANGE
 from cc_train import Captioner, doubt
 from cc_train.captioner import Caption
@@ -192,6 +195,64 @@ def measure(out: Path, half: str, run: str, comparison: str | None, wrong: bool)
             if not (one.stated or (one.type and one.pair.type == "view")):
                 chance = 100 * (one.caption.confidence or 0.0)
                 print(f"{one.pair.id} ({one.pair.video}): {one.caption.text} ({chance:.0f} %)")
+
+
+@main.command()
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--half", default="second", show_default=True)
+@click.option("--run", default="photos-mini", show_default=True)
+def turned(out: Path, half: str, run: str) -> None:
+    """Prints what registration gives where the camera also turned, by 5 to 15 % of the picture.
+
+    All pairs of a half in which nothing or an object changed are cut again, so that what changed is
+    in both pictures. A pair that is refused, or of which the captioner is not sure, says nothing.
+    """
+    torch.set_num_threads(1)
+    real_pairs.fetch(out)
+    captioner = Captioner.from_pretrained(run, device="cpu")
+    of_half = [one for one in real_pairs.listed() if one.half == half]
+    pairs = [turn for one in of_half if (turn := _turned(out, one)) is not None]
+    print(
+        "| registration | false alarms | silent | type | type and noun | of changed: says nothing |"
+    )
+    print("|---|---|---|---|---|---|")
+    for register in ("none", "translation"):
+        said = []
+        for pair, *both in real_pairs.cut(out, pairs):
+            try:
+                caption = captioner(*both, register=register)
+            except UserError:
+                caption = Caption(doubt.NOT_SURE)
+            said.append(judge(pair, caption))
+        unchanged = [one for one in said if one.pair.type == "none"]
+        changed = [one for one in said if one.pair.type != "none"]
+        cells = [
+            (unchanged, [not (one.type or one.is_unsure) for one in unchanged]),
+            (unchanged, [one.type for one in unchanged]),
+            (changed, [one.type for one in changed]),
+            (changed, [one.noun for one in changed]),
+            (changed, [one.is_unsure for one in changed]),
+        ]
+        shown = " | ".join(f"{interval(sum(right), len(of))}, n = {len(of)}" for of, right in cells)
+        print(f"| {register} | {shown} |", flush=True)
+
+
+def _turned(out: Path, pair: RealPair) -> RealPair | None:
+    """The pair with another view in the image after; None where none shows what changed."""
+    if pair.type not in ("none", *KINDS):
+        return None
+    width = real_pairs.frames(out, pair.video).shape[2]
+    left, _, wide, _ = pair.crop
+    generator = random.Random(pair.id)
+    part = generator.uniform(0.05, 0.15)
+    for turn in generator.sample((part, -part), 2):
+        step = round(turn * wide)
+        boxes = [box for box in (pair.box, pair.origin) if box is not None]
+        seen = all(max(0, turn) <= box[0] and box[2] <= min(1, 1 + turn) for box in boxes)
+        if seen and left + step >= 0 and left + step + wide <= width:
+            edits = {**pair.edits, "shift": [step, 0]}
+            return replace(pair, id=f"{pair.id}_turned", edits=edits)
+    return None
 
 
 @main.command()

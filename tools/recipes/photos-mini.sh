@@ -1,6 +1,6 @@
 #!/bin/sh
 # Trains composites-mini, a captioner of photographs, from nothing: `make photos-mini`. Every step can
-# be stopped and resumed. SCENES=3000 STEPS=1500 made the one in the package. It needs Debian's
+# be stopped and resumed; its defaults made the one in the package. It needs Debian's
 # apt-get, and ends with what it and photos-mini say of composed pairs, and photos-mini of real ones
 # with its own comparison and with this one.
 set -eu
@@ -12,13 +12,13 @@ train=${BIN:-.venv/bin}/cc-train
 # Photographs and cut-outs that may be passed on; licences.csv names all authors.
 $python -m tools.photo_sources "$at/sources"
 $prep composites "$at/pairs" --backgrounds "$at/sources/backgrounds" \
-  --objects "$at/sources/objects" --scenes "${SCENES:-10000}"
+  --objects "$at/sources/objects" --scenes "${SCENES:-3000}"
 $prep build composites --root "$at/pairs" --out "$at/shards"
 # Images of the size that photos-mini takes.
 $prep build composites --root "$at/pairs" --out "$at/large" --set features.backbone=none \
   --set image_size=224 --set 'splits=[test,test_known]'
 
-$train pair --config composites --out "$at/run" ${STEPS:+--steps $STEPS} \
+$train pair --config composites --out "$at/run" --steps "${STEPS:-1500}" \
   --shards "$at/shards/shards/train-*.tar" --valid "$at/shards/shards/val-*.tar"
 for split in test test_known; do
   $train evaluate "$at/run" --shards "$at/shards/shards/$split-*.tar" --out "$at/run-$split"
