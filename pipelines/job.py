@@ -119,13 +119,13 @@ def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:
     """
     if not spec.has_network:  # nothing that a GPU would make faster
         options = replace(options, device="cpu")
+    began = time.monotonic()  # what comes now, the job does too before its first pair
     # What can be refused without Ray is refused at once.
     lock.refuse_if_held(spec.folder)
     _check_same_settings(spec)
     _check_same_data(spec, options)
     from pipelines import engine  # here, since importing Ray takes seconds too
 
-    began = time.monotonic()
     try:
         pool = size_pool(
             engine.start(),
