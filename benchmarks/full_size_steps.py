@@ -44,7 +44,7 @@ def main(manifests: tuple[str, ...], folder: Path, steps: int) -> None:
             frozen = f"backbone_weights={backbone}" if system == "scorer" else f"vqgan={vqgan}"
             settings = [
                 frozen, f"loop.batch_size={ITEMS[system]}", "loop.global_batch_size=null",
-                "loop.log_every=1", "validation_split=null", "min_word_count=1",
+                "loop.log_every=1", "validation_split.pairs=1",
             ]  # fmt: skip
             more = ["--init", str(out.parent / f"{Path(manifest).name}-stage1")]
             train(
@@ -53,7 +53,7 @@ def main(manifests: tuple[str, ...], folder: Path, steps: int) -> None:
                 *(part for one in settings for part in ("--set", one)),
             )  # fmt: skip
             lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-            losses = [line["model"] for line in lines if line["part"] == "train"]
+            losses = [line["loss"] for line in lines if line["part"] == "train"]
             assert len(losses) == steps
             assert all(map(math.isfinite, losses)), losses
             print(f"| `{manifest}` | {system} | {ITEMS[system]} | {steps} | {losses[0]:.4g} "
