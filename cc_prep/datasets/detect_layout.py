@@ -102,16 +102,21 @@ def recognise(name: str, root: str, like: str | None = None, *, folder: str = ""
         listed = [one for one in nearly if one.names_images and not one.missing]
         if complete and listed:
             complete, nearly = [], listed
-    if complete[:2] == ["folders", "table"] or (
-        has_table and {"folders", "levir_cc"} & {*complete[:1]}
-    ):
+    if has_table and {"folders", "levir_cc"} & {*complete[:1]}:
         # The table says more than the names of folders, and `cc-train serve --collect` writes both.
         table.only_table(root)
         complete = ["table"]
     errors: dict[str, UserError] = {}
     for layout in complete:
         try:
-            return _described(work, layout)
+            found = _described(work, layout)
+            if layout == "folders" and "table" in complete:
+                file = table.only_table(root)
+                found.remarks.append(
+                    f"{file} lists pairs, but those of the folders are taken. If it is your list, "
+                    f"with all splits: layout: table and table: {{file: {file}}} in the manifest"
+                )
+            return found
         except UserError as error:
             errors[layout] = error
     if errors:

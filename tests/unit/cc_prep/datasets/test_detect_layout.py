@@ -170,18 +170,22 @@ def test_a_damaged_layout_says_what_is_wrong(tmp_path: Path, name: str, file: st
         detect_layout.recognise("mine", str(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["pairs.csv", "captions.csv"])
-def test_a_table_says_more_than_the_folders_of_its_images(tmp_path: Path, name: str) -> None:
+def test_a_table_says_more_than_the_folders_of_its_images(tmp_path: Path) -> None:
     """Keeps away: the captions, kinds and splits of a table, lost for the names of its folders."""
     for side in ("before", "after"):
         image(tmp_path / side / "1.jpg")
         image(tmp_path / side / "2.jpg")
-    table = tmp_path / name
+    table = tmp_path / "pairs.csv"
     rows = ("before/1.jpg,after/1.jpg,gone,train", "before/2.jpg,after/2.jpg,gone,test")
     table.write_text("\n".join(("before,after,caption,split", *rows)))
     recognised = detect_layout.recognise("mine", str(tmp_path))
     assert (recognised.settings.layout, recognised.pairs) == ("table", {"train": 1, "test": 1})
-    table.rename(tmp_path / "pairs.csv").write_text("image1,image2\na.png,b.png\n")
+    # Another name may be that of predictions, or of a part of the pairs.
+    other = table.rename(tmp_path / "captions.csv")
+    recognised = detect_layout.recognise("mine", str(tmp_path))
+    assert recognised.settings.layout == "folders"
+    assert any(one.startswith("captions.csv lists pairs") for one in recognised.remarks)
+    other.rename(table).write_text("image1,image2\na.png,b.png\n")
     with pytest.raises(UserError, match=r"pairs\.csv: no columns before and after"):
         detect_layout.recognise("mine", str(tmp_path))
 
