@@ -31,8 +31,7 @@ _LABEL = re.compile(
     r"|here(?: is|'s| are) (?:the |my |your |a |an |one )?(?:\w+ ){0,3}"
     r"(?:answer|caption|changes?|description|differences?|sentence)"
     # Not "the caption sign: …", which is in the picture.
-    r"(?: (?:about|as|based|between|describing|for|from|i|in|of|that|to|which|you)\b[^:.]{0,60})?"
-    r"\s*:)\s*",
+    r"(?! (?:board|display|panel|plate|poster|screen|sign|text)\b)[^:.]{0,60}:)\s*",
     re.IGNORECASE,
 )
 _QUOTES = (('"', '"'), ("“", "”"), ("`", "`"), ("'", "'"))

@@ -104,6 +104,8 @@ def test_answers_among_the_thoughts(answer: Answer, caption: str, is_in_thoughts
         "The difference between the two images is that: A car left.", "Final answer : A car left.",
         "The only change is that a car left.",
         "Here's one sentence: __A car left.__", "Here is the caption you asked for: A car left.",
+        "Here are the changes observed between the two images: A car left.",
+        "Here is the caption, in one sentence: A car left.",
     ],
 )  # fmt: skip
 def test_what_is_around_a_sentence_is_removed(text: str) -> None:
