@@ -109,7 +109,7 @@ class Summary:
     made_now: int
 
     def too_many_rejects(self, most: float) -> bool:
-        return self.rejected > most * self.planned
+        return self.planned > 0 and self.rejected / self.planned > most
 
 
 def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:

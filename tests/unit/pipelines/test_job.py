@@ -341,7 +341,7 @@ def test_rejects_are_retried_when_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("rejected", "share", "too_many"),
-    [(0, 0.0, False), (1, 0.0, True), (1, 0.01, False), (2, 0.01, True)],
+    [(0, 0.0, False), (1, 0.0, True), (1, 0.01, False), (2, 0.01, True), (29, 0.29, False)],
 )
 def test_how_many_rejects_are_too_many(rejected: int, share: float, too_many: bool) -> None:
     summary = Summary("f", 100, 100 - rejected, rejected, 1, 1.0, 1, 1)
