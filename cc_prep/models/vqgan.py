@@ -342,13 +342,13 @@ class Upsample(nn.Module):
 def _is_large_and_alone(x: Tensor) -> bool:
     """Whether another kernel may take an input; what follows operations knows torch's own alone."""
     return (
-        min(x.shape[2:]) >= LARGE_SIDE
+        not torch.compiler.is_compiling()  # first: the others would break its graph
+        and min(x.shape[2:]) >= LARGE_SIDE
         and x.is_cpu
         and x.dtype == torch.float32
         and torch.get_num_threads() == 1
         and not torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
         and not is_in_torch_dispatch_mode()
     )
 
