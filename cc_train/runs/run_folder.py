@@ -24,6 +24,7 @@ from cc_train.runs import checkpoints
 SETTINGS = "settings.json"
 KEYS = "training_keys.txt"
 EVALUATION = "evaluation"  # the folder of its scores
+EXAMPLES = "examples"  # of a packed captioner: pairs that its page offers
 ASSETS = Path(__file__).parents[1] / "assets"  # packed captioners that come with the package
 SHIPPED = "captioner-mini"  # used if a command needs a captioner and none is named
 

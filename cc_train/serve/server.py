@@ -18,6 +18,7 @@ from cc_prep.errors import UserError
 from cc_train.baselines.captioner import ChatCaptioner
 from cc_train.data.pair_lists import read_pairs
 from cc_train.pretrained import Captioner
+from cc_train.runs import run_folder
 from cc_train.serve.application import Application
 from cc_train.serve.caption_service import CaptionService, ChatService, Service
 from cc_train.serve.collection import Collection
@@ -167,8 +168,8 @@ def make(
     else:
         captioner = Captioner.from_pretrained(run, device=device)
         service = CaptionService(captioner, hub.name_of(run))
-        shipped = captioner.folder / "examples"
-        shipped = shipped if shipped.is_dir() else shipped_examples()
+        shipped = captioner.folder / run_folder.EXAMPLES
+        shipped = shipped if any(shipped.glob("*_before.*")) else shipped_examples()
     offered = _listed(shipped, fetch) if of_user is None else of_user
     return Server(service, offered, queue, collection, host, port, token)
 

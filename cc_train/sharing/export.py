@@ -106,6 +106,8 @@ def save(folder: Path, out: Path) -> Path:
     with _folder(out) as target:
         for file in (checkpoints.MODEL, run_folder.SETTINGS, *_files(stored)):
             shutil.copyfile(folder / file, target / file)
+        if (folder / run_folder.EXAMPLES).is_dir():
+            shutil.copytree(folder / run_folder.EXAMPLES, target / run_folder.EXAMPLES)
         text = card.read_text(encoding="utf-8")
         if (earlier / evaluation.SCORES).exists():
             shutil.copytree(earlier, target / run_folder.EVALUATION)
