@@ -228,7 +228,7 @@ class PlannedShard:
             unit = self.source.unit if self.findings is None else "pairs"
             raise UserError(
                 f"{self.name} holds {done.pairs} {unit}, this run plans {self.count}",
-                "Give the same or a larger --limit, or another --out",
+                "Give the same or a larger --limit, put the pairs back, or give another --out",
             )
         retried = retry_rejects and bool(done.rejects)
         if not self.pairs or self.findings is not None:

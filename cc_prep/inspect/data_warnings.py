@@ -172,8 +172,8 @@ def of_enlarged(sizes: Iterable[Size], side: int) -> Iterator[str]:
         [(most, _)] = small.most_common(1)
         are = "image is" if small.total() == 1 else "images are"
         yield (
-            f"{small.total():,} {are} enlarged {ENLARGED} times or more to image_size={side}, most "
-            f"of {most}: that adds no detail. Take larger originals if there are any"
+            f"{small.total():,} {are} enlarged {ENLARGED} times or more to image_size={side}, such "
+            f"as {most}: that adds no detail. Take larger originals if there are any"
         )
 
 

@@ -154,11 +154,12 @@ class Stream:
         self.batch_size, self.seed, self.settings, self.ranks = batch_size, seed, settings, ranks
         self.items, self.counts = items(self.entries, settings)
         if len(self.items) < batch_size * ranks.world:
+            fitting = len(self.items) // ranks.world
             raise UserError(
                 f"{len(self.items)} items in {len(self.counts)} shards are fewer than a step needs "
                 f"({ranks.world} × {batch_size})",
-                "Give more shards, fewer processes or a smaller batch, such as --set "
-                f"loop.batch_size={max(1, len(self.items) // ranks.world)}",
+                "Give more shards, fewer processes or a smaller batch"
+                + (f", such as --set loop.batch_size={fitting}" if fitting else ""),
             )
         self.keys = [entry.key for entry in self.entries]
         self.digest = hashlib.sha256("\n".join(self.keys).encode()).hexdigest()

@@ -233,7 +233,7 @@ def test_what_is_odd_is_noted(tmp_path: Path) -> None:
         "train: 1 captions are repeated within their pair, and count as often",
         "train: 1 captions have characters beyond ASCII (é 1)",
         "train: 1 captions have control or invisible characters (U+200B 1)",
-        "6 images are enlarged 1.5 times or more to image_size=224, most of 32×32: that adds no "
+        "6 images are enlarged 1.5 times or more to image_size=224, such as 32×32: that adds no "
         "detail",
         f"3 pairs show what another shows: {' = '.join(names)}",
         f"3 changed pairs have the same image twice: {', '.join(names)}",

@@ -131,7 +131,7 @@ def test_images_that_are_enlarged_much_are_noted(tmp_path: Path) -> None:
     folders(tmp_path)
     for side, noted in ((32, False), (47, False), (48, True), (224, True)):
         notes = inspect(own(tmp_path, "splits=[train]", f"image_size={side}"), ["train"]).notes
-        small = f"2 images are enlarged 1.5 times or more to image_size={side}, most of 32×32"
+        small = f"2 images are enlarged 1.5 times or more to image_size={side}, such as 32×32"
         assert any(note.startswith(small) for note in notes) is noted
     kept = inspect(own(tmp_path, "splits=[train]", "image_size=null"), ["train"])
     assert not any("enlarged" in note for note in kept.notes)
