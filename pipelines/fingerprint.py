@@ -119,7 +119,7 @@ def check_early(manifest: Manifest, folder: str, keys: Iterable[str]) -> None:
     """Refuses most other settings than those of `folder` before data is listed and torch imported.
 
     Inputs may take weights, and what goes with them, from earlier outputs: sections whose weights
-    differ are left to the check of the whole job. Raises UserError.
+    differ or were imported are left to the check of the whole job. Raises UserError.
     """
     recorded = (provenance.read(folder) or {}).get("settings")
     if recorded is None:
@@ -127,14 +127,17 @@ def check_early(manifest: Manifest, folder: str, keys: Iterable[str]) -> None:
     new = {
         key: values
         for key, values in recorded_settings(manifest, keys).items()
-        if key not in SECTIONS_WITH_WEIGHTS or _weights_in(values) == _weights_in(recorded.get(key))
+        if key not in SECTIONS_WITH_WEIGHTS or _has_weights_of(recorded.get(key), values)
     }
     check_same_settings(folder, {key: recorded.get(key) for key in new}, new)
 
 
-def _weights_in(section: Any) -> tuple[Any, Any] | None:
-    """What names the weights in a section of settings."""
-    return (section.get("weights"), section.get("config")) if isinstance(section, dict) else None
+def _has_weights_of(recorded: Any, section: Any) -> bool:
+    """Whether a recorded section has the weights that the manifest names for it."""
+    if not (isinstance(recorded, dict) and isinstance(section, dict)):
+        return False
+    same = all(recorded.get(key) == section.get(key) for key in ("weights", "config"))
+    return same and recorded.get("weights") != IMPORTED
 
 
 def check_same_settings(folder: str, old: dict[str, Any], new: dict[str, Any]) -> None:

@@ -123,7 +123,8 @@ def run(name: str, request: job.Request, source: str | None = None) -> job.Summa
     row = JOBS[name]
     outputs.check_folder(request.out)
     out = storage.join(storage.absolute(request.out), row.format.folder)
-    fingerprint.check_early(request.manifest, out, row.settings)
+    if source is None:  # which may hold nothing for this job
+        fingerprint.check_early(request.manifest, out, row.settings)
     inputs = row.inputs(request, source)
     if inputs is None:
         return None

@@ -142,6 +142,12 @@ def test_other_settings_are_refused_before_the_data_is_read(tmp_path: Path, vqga
     for other in ("tokenize.weights=none", "interpolate.weights=imported"):
         moved = settings(f"tokenize.weights={vqgan}", other)
         fingerprint.check_early(moved, str(out / "shards"), fingerprint.TRAINING_SHARD_KEYS)
+    # So may the depth of what others interpolated.
+    imported = fingerprint.for_imported_sequences(made_with, 2)
+    record["settings"] = fingerprint.recorded_settings(imported, fingerprint.TRAINING_SHARD_KEYS)
+    provenance.write(str(out / "shards"), record)
+    moved = settings(f"tokenize.weights={vqgan}", "interpolate.weights=imported")
+    fingerprint.check_early(moved, str(out / "shards"), fingerprint.TRAINING_SHARD_KEYS)
 
 
 def test_a_folder_of_features_may_be_given_in_two_ways(
