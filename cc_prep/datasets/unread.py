@@ -65,12 +65,12 @@ def notes(manifest: Manifest, pairs: Iterable[ImagePair], faults: Iterable[str])
     if names:
         yield f"nobody reads {_first(names)}. {_remedy(manifest, names)}"
     stray_images = [name for name in stray_images if name not in told]
-    # Images of a split that the manifest does not name are in the captions.
-    if stray_images and "is not in the manifest" not in told:
+    if stray_images:
         are = "image is" if len(stray_images) == 1 else "images are"
         yield (
-            f"{len(stray_images):,} {are} in no pair: {_first(stray_images)}. Add them to the "
-            "captions, or leave them"
+            f"{len(stray_images):,} {are} in no pair of the manifest's splits: "
+            f"{_first(stray_images)}. Add them to the captions or their split to splits, or leave "
+            "them"
         )
     if len(within) > MAX_FOLDERS:
         yield (
