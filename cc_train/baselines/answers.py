@@ -30,8 +30,10 @@ _LABEL = re.compile(
     r"|(?:sure|certainly|of course|okay)\s*[!:,]\s*(?=here(?:'s| is| are)\b)"
     r"|here(?: is|'s| are) (?:the |my |your |a |an |one )?(?:\w+ ){0,3}"
     r"(?:answer|caption|changes?|description|differences?|sentence)"
-    # Not "the caption sign: …", which is in the picture.
-    r"(?! (?:board|display|panel|plate|poster|screen|sign|text)\b)[^:.]{0,60}:)\s*",
+    # Not "the caption sign: …" or "a change at 10:30", which are in the picture.
+    r"(?: text)?(?:(?: ?[,(]| (?:about|as|based|below|between|comparing|describing|detected|for"
+    r"|found|from|i|identified|in|noted|observed|of|requested|seen|that|to|visible|which|you)\b)"
+    r"[^:.]{0,60})?\s*:)\s*",
     re.IGNORECASE,
 )
 _QUOTES = (('"', '"'), ("“", "”"), ("`", "`"), ("'", "'"))

@@ -106,6 +106,8 @@ def test_answers_among_the_thoughts(answer: Answer, caption: str, is_in_thoughts
         "Here's one sentence: __A car left.__", "Here is the caption you asked for: A car left.",
         "Here are the changes observed between the two images: A car left.",
         "Here is the caption, in one sentence: A car left.",
+        "Here's the difference (in one sentence): A car left.",
+        "Here is the caption text: A car left.",
     ],
 )  # fmt: skip
 def test_what_is_around_a_sentence_is_removed(text: str) -> None:
@@ -122,6 +124,8 @@ def test_what_is_around_a_sentence_is_removed(text: str) -> None:
         "A sign: “stop” appeared.", "3 cars left.", "2 * 3 became 2 ** 3", "make it 10:30 am",
         "The change of the light is gone.", "", "Sure enough, the sign now says: stop",
         "Here are two people: one left.", "Here is the new caption sign on the wall: it was added",
+        "Here is the changed sign: it says stop now.", "Here are the changes sign: open",
+        "Here is a change at 10:30, a car left.", "Here is the caption banner on it: it is gone",
     ],
 )  # fmt: skip
 def test_what_belongs_to_a_sentence_stays(text: str) -> None:
