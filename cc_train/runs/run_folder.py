@@ -24,7 +24,9 @@ from cc_train.runs import checkpoints
 SETTINGS = "settings.json"
 KEYS = "training_keys.txt"
 EVALUATION = "evaluation"  # the folder of its scores
-EXAMPLES = "examples"  # of a packed captioner: pairs that its page offers
+EXAMPLES = "examples"  # pairs that its page offers
+# What a packed captioner brings for people: the pairs, and the authors of what it learned from.
+FOR_PEOPLE = (EXAMPLES, "licences.csv")
 ASSETS = Path(__file__).parents[1] / "assets"  # packed captioners that come with the package
 SHIPPED = "captioner-mini"  # used if a command needs a captioner and none is named
 

@@ -169,7 +169,7 @@ def make(
         captioner = Captioner.from_pretrained(run, device=device)
         service = CaptionService(captioner, hub.name_of(run))
         shipped = captioner.folder / run_folder.EXAMPLES
-        shipped = shipped if any(shipped.glob("*_before.*")) else shipped_examples()
+        shipped = shipped if _has_pairs(shipped) else shipped_examples()
     offered = _listed(shipped, fetch) if of_user is None else of_user
     return Server(service, offered, queue, collection, host, port, token)
 
@@ -184,6 +184,13 @@ def _listed(path: Path, fetch: bool) -> list[Pair]:
                 "Add --fetch to let it, if you trust the list",
             )
     return pairs
+
+
+def _has_pairs(folder: Path) -> bool:
+    try:
+        return next(read_pairs(folder), None) is not None
+    except UserError:
+        return False
 
 
 def shipped_examples(captioner: str | None = None) -> Path:

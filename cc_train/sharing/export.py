@@ -106,8 +106,7 @@ def save(folder: Path, out: Path) -> Path:
     with _folder(out) as target:
         for file in (checkpoints.MODEL, run_folder.SETTINGS, *_files(stored)):
             shutil.copyfile(folder / file, target / file)
-        if (folder / run_folder.EXAMPLES).is_dir():
-            shutil.copytree(folder / run_folder.EXAMPLES, target / run_folder.EXAMPLES)
+        _take_along(folder, target)
         text = card.read_text(encoding="utf-8")
         if (earlier / evaluation.SCORES).exists():
             shutil.copytree(earlier, target / run_folder.EVALUATION)
@@ -153,6 +152,7 @@ def _captioner(stored: Run, out: Path, details: Details) -> Path:
     with _folder(out) as folder:
         for file in settings.get("files", []):
             _copy_small(stored.folder / file, folder / file)
+        _take_along(stored.folder, folder)
         captioner = _loaded(stored, settings, folder)
         constant = None
         if details.calibrate:
@@ -300,6 +300,15 @@ def _by_name(stored: Run) -> dict[str, Any]:
         "files": [file for file in _files(stored) if file not in named],
         named_weights.KEY: {**stored.settings.get(named_weights.KEY, {}), **named},
     }
+
+
+def _take_along(source: Path, target: Path) -> None:
+    """Copies what a packed captioner brings for people."""
+    for path in (source / name for name in run_folder.FOR_PEOPLE):
+        if path.is_dir():
+            shutil.copytree(path, target / path.name)
+        elif path.exists():
+            shutil.copyfile(path, target / path.name)
 
 
 def _copy_small(source: Path, target: Path) -> None:

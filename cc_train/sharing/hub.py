@@ -22,7 +22,7 @@ from cc_train.runs import checkpoints, run_folder, stored_run
 from cc_train.sharing import model_card
 
 ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?")
-SUFFIXES = (".safetensors", ".json", ".jsonl", ".txt", ".md")
+SUFFIXES = (".safetensors", ".json", ".jsonl", ".txt", ".md", ".csv", ".jpg")
 
 
 def is_id(path: str) -> bool:

@@ -19,6 +19,8 @@ from cc_train.data.pair_lists import read_pairs
 from cc_train.evaluation.rendered import fact_scores
 from cc_train.runs import run_folder
 from cc_train.serve.server import make, shipped_examples
+from cc_train.sharing import export
+from cc_train.sharing.export import Details
 from tests import commands
 from tests.commands import cc_train
 from tests.conftest import render_new_scenes
@@ -182,12 +184,25 @@ def test_the_captioner_of_composed_pairs_is_right_on_real_ones() -> None:
     assert sum("not sure" in str(one) or "nothing" in str(one) for one in solids) >= 3
 
 
-def test_its_page_offers_composed_pairs() -> None:
+def offered_by(run: object) -> list[tuple[str, str]]:
+    """The examples of the page of a captioner."""
+    with make(str(run), host="127.0.0.1", port=0, examples=None, pairs=None, collect=None,
+              fetch=False, device="cpu") as server:  # fmt: skip
+        return list(server.application.lists["examples"])
+
+
+def test_its_page_offers_composed_pairs(tmp_path: Path) -> None:
     """Keeps away: spheres and cubes, which it has never seen."""
     offered = list(read_pairs(shipped_examples(COMPOSITES)))
-    with make(COMPOSITES, host="127.0.0.1", port=0, examples=None, pairs=None, collect=None,
-              fetch=False, device="cpu") as server:  # fmt: skip
-        assert server.application.lists["examples"] == offered
+    assert offered_by(COMPOSITES) == offered
+    # So does the page of what is exported of it, unless the folder has no pairs.
+    packed = export.export(COMPOSITES, tmp_path / "own", Details(licence="cc-by-4.0"))[0]
+    assert (packed / "licences.csv").exists()
+    assert len(offered_by(packed)) == len(offered)
+    for image in (packed / "examples").iterdir():
+        image.unlink()
+    (packed / "examples/notes_before.txt").write_text("later")
+    assert offered_by(packed) == list(read_pairs(shipped_examples()))
     captions = Captioner.from_pretrained(COMPOSITES, device="cpu")(
         [(Path(before), Path(after)) for before, after in offered]
     )
