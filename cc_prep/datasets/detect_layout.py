@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,18 +106,13 @@ def recognise(name: str, root: str, like: str | None = None, *, folder: str = ""
     if has_table and {"folders", "levir_cc"} & {*complete[:1]}:
         # The table says more than the names of folders, and `cc-train serve --collect` writes both.
         table.only_table(root)
-        complete = ["table"]
+        of_table = _described(work, "table")
+        of_table.faults.extend(_lost_splits(work, of_table) if complete[0] == "folders" else ())
+        return of_table
     errors: dict[str, UserError] = {}
     for layout in complete:
         try:
-            found = _described(work, layout)
-            if layout == "folders" and "table" in complete:
-                file = table.only_table(root)
-                found.remarks.append(
-                    f"{file} lists pairs, but those of the folders are taken. If it is your list, "
-                    f"with all splits: layout: table and table: {{file: {file}}} in the manifest"
-                )
-            return found
+            return _described(work, layout)
         except UserError as error:
             errors[layout] = error
     if errors:
@@ -125,6 +121,18 @@ def recognise(name: str, root: str, like: str | None = None, *, folder: str = ""
         if not proposal.missing:
             return _described(work, proposal.layout, proposal)
     raise _unknown(root, parts, nearly)
+
+
+def _lost_splits(work: _Work, of_table: Recognised) -> Iterator[str]:
+    """A fault of a table whose pairs are all of one split, where its folders are several."""
+    with contextlib.suppress(UserError):
+        of_folders = _described(work, "folders").pairs
+        if len(of_table.pairs) == 1 < len(of_folders):
+            file, [split] = table.only_table(work.root), of_table.pairs
+            yield (
+                f"{file}: all its pairs are of the split {split}, and the folders are "
+                f"{' and '.join(of_folders)}. Add a column split"
+            )
 
 
 def _of_all(root: str, errors: dict[str, UserError]) -> UserError:

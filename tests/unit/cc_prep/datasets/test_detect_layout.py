@@ -184,10 +184,25 @@ def test_a_table_says_more_than_the_folders_of_its_images(tmp_path: Path) -> Non
     other = table.rename(tmp_path / "captions.csv")
     recognised = detect_layout.recognise("mine", str(tmp_path))
     assert recognised.settings.layout == "folders"
-    assert any(one.startswith("captions.csv lists pairs") for one in recognised.remarks)
+    assert any("nobody reads captions.csv" in one for one in recognised.remarks)
     other.rename(table).write_text("image1,image2\na.png,b.png\n")
     with pytest.raises(UserError, match=r"pairs\.csv: no columns before and after"):
         detect_layout.recognise("mine", str(tmp_path))
+
+
+def test_a_table_without_splits_beside_folders_of_splits_is_a_fault(tmp_path: Path) -> None:
+    """Keeps away: pairs of the test in the training, since a table of all pairs names no splits."""
+    rows = ["before,after,caption"]
+    for split in ("train", "test"):
+        for side in ("before", "after"):
+            image(tmp_path / split / side / "1.jpg")
+        rows.append(f"{split}/before/1.jpg,{split}/after/1.jpg,gone")
+    (tmp_path / "pairs.csv").write_text("\n".join(rows))
+    recognised = detect_layout.recognise("mine", str(tmp_path))
+    assert recognised.faults == [
+        "pairs.csv: all its pairs are of the split train, and the folders are train and test. Add "
+        "a column split"
+    ]
 
 
 @pytest.mark.parametrize("names", [("Training", "Test"), ("1", "2")])

@@ -163,20 +163,23 @@ def test_captions_in_karpathys_form_say_more_than_folders(tmp_path: Path, folder
 
 
 def test_a_split_of_another_name_has_a_remedy(tmp_path: Path) -> None:
-    """Keeps away: Karpathy's `restval` without a way on, and a note that its images have no
-    captions; or no note of those that are in no row at all."""
+    """Keeps away: Karpathy's `restval` without a way on, and no note of an image in no row beside
+    it."""
 
     root = tmp_path / "d"
     hub_tables.karpathy(root)
     value = json.loads((root / "dataset_karp.json").read_text())
     value["images"][0]["split"] = "restval"
     write(root / "dataset_karp.json", value)
+    [folder] = {path.parent for path in root.rglob("train_0.png") if path.parent.name == "A"}
+    (folder / "stray.png").write_bytes((folder / "train_0.png").read_bytes())
     recognised = detect_layout.recognise("mine", str(root))
     assert recognised.faults == [
         "dataset_karp.json: split restval of 1 pair is not in the manifest: add it to splits, or "
         "rename it"
     ]
-    assert any("in no pair of the manifest's splits" in one for one in recognised.remarks)
+    [note] = [one for one in recognised.remarks if "in no pair of the manifest's splits" in one]
+    assert "A/stray.png" in note
 
 
 def test_what_a_collecting_page_wrote(tmp_path: Path) -> None:
