@@ -123,7 +123,7 @@ def run(name: str, request: job.Request, source: str | None = None) -> job.Summa
     row = JOBS[name]
     outputs.check_folder(request.out)
     out = storage.join(storage.absolute(request.out), row.format.folder)
-    if source is None:  # which may hold nothing for this job
+    if source is None:  # an import may find nothing to do in it, and then refuses nothing
         fingerprint.check_early(request.manifest, out, row.settings)
     inputs = row.inputs(request, source)
     if inputs is None:

@@ -38,8 +38,8 @@ def use_kernels(network: Network, only_infers: bool = False) -> Network:
 
     To be called once it has its weights, which must not be replaced after. Linear layers become
     `Linear`, and what a module's class names as its function for products, attention or large
-    convolutions is replaced. Linear layers that do not learn stay as they are: those of a frozen
-    backbone inside a captioner are to give what the shards hold.
+    convolutions is replaced. Without `only_infers`, linear layers that do not learn stay as they
+    are: those of a frozen backbone inside a captioner are to give what the shards hold.
 
     Args:
         only_infers: It will have no gradients, no autocast and float32 alone. Then products are
