@@ -1,6 +1,7 @@
 """Backgrounds and cut-outs: which files can be used, which are alike, which split each goes into.
 
-Files that look nearly the same (a perceptual hash, as in `cc-prep split`) go into the same split.
+Files that look nearly the same (a perceptual hash, as in `cc-prep split`) go into the same split, and
+so do views of one object: cut-outs in one folder below that of their class.
 """
 
 from __future__ import annotations
@@ -63,12 +64,13 @@ class Sources:
 
 @dataclass(frozen=True)
 class _File:
-    """A file that can be used. hash: of its look. name: the class of a cut-out."""
+    """A file that can be used. hash: of its look. name: the class of a cut-out. thing: see `_thing_of`."""
 
     path: str
     sha256: str
     hash: int
     name: str = ""
+    thing: str = ""
 
 
 def read(
@@ -170,6 +172,12 @@ def _class_of(path: str) -> str:
     return path.partition("/")[0].replace("_", " ").lower() if "/" in path else ""
 
 
+def _thing_of(path: str) -> str:
+    """The folder of the views of one object, below that of their class; empty where there is none."""
+    folder = path.rpartition("/")[0]
+    return folder if "/" in folder else ""
+
+
 def _outcome(task: Callable[[], _File]) -> _File | RejectedPair:
     try:
         return task()
@@ -195,7 +203,8 @@ def _cutout(root: str, path: str, name: str) -> _File:
     pixels = cutout(full)
     alpha = pixels[..., 3:] / 255
     shown = (alpha * pixels[..., :3] + (1 - alpha) * BESIDE).astype(np.uint8)
-    return _File(path, storage.sha256(full), splitting.perceptual_hash(shown), name)
+    look = splitting.perceptual_hash(shown)
+    return _File(path, storage.sha256(full), look, name, _thing_of(path))
 
 
 def _by_class(files: Sequence[_File]) -> dict[str, list[str]]:
@@ -204,14 +213,11 @@ def _by_class(files: Sequence[_File]) -> dict[str, list[str]]:
 
 
 def _dealt(files: Sequence[_File], seed: int, what: str, rejected: Sequence[str]) -> dict[str, str]:
-    """The split of each file by its path: groups of files that are alike go together.
+    """The split of each file by its path: the groups of `_grouped` go together.
 
     Each class is dealt out by itself, so that all are known to the training. Raises UserError.
     """
-    hashes = np.array(sorted({one.hash for one in files}), np.uint64)
-    group_of = dict(
-        zip(hashes.tolist(), splitting.near_groups(hashes, DISTANCE).tolist(), strict=True)
-    )
+    group_of = _grouped(files)
     groups = len(set(group_of.values()))
     if groups < len(SHARES):
         why = f"; {rejected[0]}" if rejected else ""
@@ -222,13 +228,25 @@ def _dealt(files: Sequence[_File], seed: int, what: str, rejected: Sequence[str]
     rng = np.random.default_rng([seed, 2])
     split_of: dict[int, str] = {}
     for _, listed in itertools.groupby(sorted(files, key=_name), _name):
-        left = Counter(group_of[f.hash] for f in listed if group_of[f.hash] not in split_of)
+        left = Counter(group_of[f.path] for f in listed if group_of[f.path] not in split_of)
         split_of |= _shared_out(left, rng)
     for split in SHARES:  # of few files, none may be left for a split
         if split not in split_of.values():
             spare = [group for group, of in split_of.items() if of == "train"]
             split_of[spare[int(rng.integers(len(spare)))]] = split
-    return {one.path: split_of[group_of[one.hash]] for one in files}
+    return {one.path: split_of[group_of[one.path]] for one in files}
+
+
+def _grouped(files: Sequence[_File]) -> dict[str, int]:
+    """The group of each file by its path, of files that are alike or show one thing."""
+    hashes = np.array(sorted({one.hash for one in files}), np.uint64)
+    near = splitting.near_groups(hashes, DISTANCE).tolist()
+    alike = dict(zip(hashes.tolist(), near, strict=True))
+    first: dict[str, _File] = {}
+    ones = [alike[first.setdefault(one.thing, one).hash] for one in files if one.thing]
+    others = [alike[one.hash] for one in files if one.thing]
+    groups = splitting.components(len(hashes), np.array(ones, int), np.array(others, int))
+    return {one.path: int(groups[alike[one.hash]]) for one in files}
 
 
 def _name(one: _File) -> str:

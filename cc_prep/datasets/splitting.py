@@ -154,15 +154,15 @@ def near_groups(hashes: np.ndarray, distance: int) -> np.ndarray:
         close &= labels[start : start + step, None] != labels[None, start:]
         ones, others = (labels[start + index] for index in np.nonzero(close))
         if len(ones):
-            labels = _components(len(hashes), ones, others)[labels]
+            labels = components(len(hashes), ones, others)[labels]
     return labels
 
 
-def _components(count: int, ones: np.ndarray, others: np.ndarray) -> np.ndarray:
+def components(count: int, ones: np.ndarray, others: np.ndarray) -> np.ndarray:
     """The component of each of `count` nodes that these edges join."""
     graph = coo_array((np.ones(len(ones), bool), (ones, others)), shape=(count, count))
-    components: np.ndarray = connected_components(graph, directed=False)[1]
-    return components
+    found: np.ndarray = connected_components(graph, directed=False)[1]
+    return found
 
 
 def _grouped(pairs: Sequence[ImagePair], groups: Mapping[str, str]) -> list[tuple[int, int]]:
@@ -176,7 +176,7 @@ def _grouped(pairs: Sequence[ImagePair], groups: Mapping[str, str]) -> list[tupl
 def _clusters(pairs: Sequence[ImagePair], edges: Sequence[tuple[int, int]]) -> list[int]:
     """The number of each pair's cluster."""
     ones, others = ([edge[end] for edge in edges] for end in (0, 1))
-    return _components(len(pairs), np.array(ones, int), np.array(others, int)).tolist()
+    return components(len(pairs), np.array(ones, int), np.array(others, int)).tolist()
 
 
 def _dealt(clusters: Sequence[int], shares: Mapping[str, float], seed: int) -> list[str]:

@@ -166,6 +166,21 @@ def test_splits_share_no_background_and_no_cutout(tmp_path: Path) -> None:
     assert set(files.objects["test"]) == set(PASTED_CLASSES)
 
 
+def test_views_of_one_object_stay_together(tmp_path: Path) -> None:
+    """Keeps away: an object of the training that is called never seen, from another side."""
+    photos, objects = dataset_factory.composites(tmp_path)
+    for thing in range(5):
+        (folder := Path(objects, "car", f"model{thing}")).mkdir()
+        for view in range(3):
+            assert cv2.imwrite(str(folder / f"{view}.png"), cutout(100 + 3 * thing + view))
+    for seed in range(5):
+        files = sources.read(photos, objects, SIZE, seed)
+        things = [{Path(one).parent for one in of["car"]} for of in files.objects.values()]
+        models = [thing for of in things for thing in of if thing.name.startswith("model")]
+        assert len(models) == len(set(models)) == 5
+        assert sum(len(of["car"]) for of in files.objects.values()) == 3 + 5 * 3
+
+
 def test_bad_files_are_named(tmp_path: Path) -> None:
     """Keeps away: a run that ends in the middle for one file, or pastes a rectangle."""
     photos, objects = map(Path, dataset_factory.composites(tmp_path))

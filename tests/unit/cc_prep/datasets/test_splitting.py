@@ -33,13 +33,13 @@ def test_images_of_a_fixed_camera_are_no_burden(monkeypatch: pytest.MonkeyPatch)
     """Keeps away: a Python object for each of some hundred million couples of like images."""
     monkeypatch.setattr(splitting, "AT_ONCE", 2**17)
     edges = []
-    real = splitting._components
+    real = splitting.components
 
     def counted(count: int, ones: np.ndarray, others: np.ndarray) -> np.ndarray:
         edges.append(len(ones))
         return real(count, ones, others)
 
-    monkeypatch.setattr(splitting, "_components", counted)
+    monkeypatch.setattr(splitting, "components", counted)
     flips = np.random.default_rng(0).integers(0, 64, (3000, 2))
     bits = np.uint64(1) << flips.astype(np.uint64)
     hashes = np.unique(np.uint64(0x123456789ABCDEF0) ^ bits[:, 0] ^ bits[:, 1])
