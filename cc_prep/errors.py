@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum
 
 from cc_prep.redaction import without_credentials
@@ -31,15 +29,6 @@ def named_line(error: BaseException) -> str:
     """The type of an error and the first line of its message, or the type alone."""
     name, line = type(error).__name__, first_line(error)
     return name if line == name else f"{name}: {line}"
-
-
-@contextmanager
-def prefix_error_with(path: object) -> Iterator[None]:
-    """Puts the file before the message of a UserError raised in the block."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{path}: {error.what}", error.remedy) from None
 
 
 class JobFailed(Exception):

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from cc_prep import extras, storage, weights
-from cc_prep.errors import UserError, prefix_error_with
+from cc_prep.errors import UserError
 from cc_prep.manifest import NONE, Features, Manifest, variable_of
 from cc_prep.steps import interpolate
 from cc_prep.weights.folders import locate_folder
@@ -74,9 +74,7 @@ def of_interpolator(manifest: Manifest) -> dict[str, str]:
         )
     file = weights.locate(settings.weights)
     if not is_named:  # those have a digest to be known by
-        tensors = weights.read_tensors(file.path)
-        with prefix_error_with(file.path):
-            interpolate.make(settings, tensors, "cpu")
+        weights.build(file, lambda tensors: interpolate.make(settings, tensors, "cpu"))
     return {file.name: file.sha256}
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from torch import nn
+from torch import Tensor, nn
 
 from cc_prep import storage, strict_json, weights
-from cc_prep.errors import UserError, first_line, prefix_error_with
+from cc_prep.errors import UserError, first_line
 from cc_prep.models import backbones, library_backbones
 from cc_prep.models.backbones import BACKBONES
 from cc_prep.models.clip4idc import CLIP4IDC
@@ -37,15 +38,18 @@ def clip4idc(name_or_file: str, intra_layers: int | None = None) -> tuple[CLIP4I
             the file, else the reference's 9.
     """
     file = weights.locate(name_or_file)
-    tensors = weights.read_tensors(file.path)
-    if intra_layers is None:
-        intra_layers = trained_intra_layers(file.path) or REFERENCE_INTRA_LAYERS
-    with prefix_error_with(file.path):
-        network = CLIP4IDC.from_tensors(tensors, intra_layers)
-    if not 0 < intra_layers < network.config.vision_layers:
+
+    def make(tensors: Mapping[str, Tensor]) -> CLIP4IDC:
+        layers = intra_layers
+        if layers is None:
+            layers = trained_intra_layers(file.path) or REFERENCE_INTRA_LAYERS
+        return CLIP4IDC.from_tensors(tensors, layers)
+
+    network = weights.build(file, make)
+    if not 0 < network.config.intra_layers < network.config.vision_layers:
         raise UserError(
-            f"{file.path}: {network.config.vision_layers} visual blocks, of which {intra_layers} "
-            "cannot see one image alone",
+            f"{file.path}: {network.config.vision_layers} visual blocks, of which "
+            f"{network.config.intra_layers} cannot see one image alone",
             "Set score.intra_layers",
         )
     return network, file
@@ -73,9 +77,8 @@ def vqgan(
     file = weights.locate(name_or_file)
     values = read_config(config) if config is not None else {}
     source = config if isinstance(config, str) else "tokenize.config"
-    tensors = weights.read_tensors(file.path)
-    with prefix_error_with(file.path):
-        network, unused = VQGAN.from_tensors(tensors, values.get("ddconfig"))
+    make = partial(VQGAN.from_tensors, ddconfig=values.get("ddconfig"))
+    network, unused = weights.build(file, make)
     sizes = {"n_embed": network.config.codes, "embed_dim": network.config.code_width}
     for key, size in sizes.items():
         if key in values and values[key] != size:
@@ -154,9 +157,7 @@ def backbone(
     if of_library:
         return library_backbones.load(name, name_or_file, layers, input_size)
     located = weights.locate(name_or_file)
-    tensors = weights.read_tensors(located.path)
-    with prefix_error_with(located.path):
-        return BACKBONES[name].make(tensors), located
+    return weights.build(located, BACKBONES[name].make), located
 
 
 def _joined(name: str, parts: Sequence[str], name_or_file: str | None) -> tuple[nn.Module, Located]:

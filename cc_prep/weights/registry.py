@@ -14,9 +14,10 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from cc_prep import storage
 from cc_prep.errors import UserError, named_line
@@ -24,6 +25,8 @@ from cc_prep.weights import torchscript
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Built = TypeVar("Built")
 
 
 @dataclass(frozen=True)
@@ -191,6 +194,19 @@ def locate(name_or_file: str) -> Located:
     )
 
 
+def build(file: Located, make: Callable[[dict[str, Tensor]], Built]) -> Built:
+    """What `make` builds of the tensors of some weights; a UserError of its names their file.
+
+    Raises:
+        UserError: Likewise, and for a file that holds anything but tensors.
+    """
+    tensors = read_tensors(file.path)
+    try:
+        return make(tensors)
+    except UserError as error:
+        raise UserError(f"{file.path}: {error.what}", error.remedy) from None
+
+
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """A checkpoint's tensors by name, wrappers and a `module.` prefix taken off.
 
@@ -204,7 +220,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             from safetensors.torch import load_file
 
             content: object = load_file(path)
-        elif torchscript.is_archive(path):
+        elif _is_torchscript(path):
             content = torchscript.read_tensors(path)
         else:
             content = _load(path)
@@ -221,6 +237,14 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     ):
         raise UserError(f"{path}: holds other things than tensors", "Give a state dict")
     return {str(name).removeprefix("module."): tensor for name, tensor in content.items()}
+
+
+def _is_torchscript(path: Path) -> bool:
+    """Whether a file is a TorchScript archive rather than a plain checkpoint."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
 def _load(path: Path) -> object:

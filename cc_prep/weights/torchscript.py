@@ -35,14 +35,6 @@ STORAGES = {
 }
 
 
-def is_archive(path: Path) -> bool:
-    """Whether a file is a TorchScript archive rather than a plain checkpoint."""
-    if not zipfile.is_zipfile(path):
-        return False
-    with zipfile.ZipFile(path) as archive:
-        return any(name.endswith("/constants.pkl") for name in archive.namelist())
-
-
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Parameters and buffers by dotted name.
 

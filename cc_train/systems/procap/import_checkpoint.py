@@ -14,9 +14,8 @@ from typing import Any
 from torch import Tensor
 
 from cc_prep import weights
-from cc_prep.errors import UserError, prefix_error_with
+from cc_prep.errors import UserError
 from cc_prep.models.vqgan import VQGAN
-from cc_prep.storage import sha256
 from cc_prep.weights import networks
 from cc_train.layers import caption_decoder
 from cc_train.runs import origin, run_folder
@@ -96,9 +95,8 @@ def make_run(
     run_folder.check_new(run)
     if not Path(file).is_file():
         raise UserError(f"{file}: no such file", "Give dalle.pt or model.chkpt")
-    tensors = weights.read_tensors(Path(file))
-    with prefix_error_with(file):
-        parts = split(tensors)
+    located = weights.locate(file)
+    parts = weights.build(located, split)
     ddconfig = networks.read_config(config)["ddconfig"] if config is not None else None
     vqgan, unused = VQGAN.from_tensors(parts.vqgan, ddconfig)
     shapes = {name: tuple(t.shape) for name, t in parts.encoder.items()}
@@ -109,12 +107,12 @@ def make_run(
         raise _foreign(file, error) from None
     settings: dict[str, Any] = {
         "frames": "pixels",
-        "tokenizer": f"{Path(file).name}@{sha256(Path(file))[:8]}",
-        "tokenizer_sha256": sha256(Path(file)),
+        "tokenizer": located.name,
+        "tokenizer_sha256": located.sha256,
         "network": {"width": encoder.config.width, "layers": encoder.config.layers},
         "reference_quirks": True,
         "losses": {"reference_quirks": True},
-        origin.IMPORTED: {"file": Path(file).name, "sha256": sha256(Path(file))},
+        origin.IMPORTED: {"file": Path(file).name, "sha256": located.sha256},
     }
     files = frozen_networks.files(vqgan)
     if parts.decoder:
