@@ -23,7 +23,7 @@ from rich.console import Console
 from cc_prep import storage
 from cc_prep.errors import JobFailed, StoreFailed, UserError
 from cc_prep.formats import provenance
-from cc_prep.formats.base import ShardFormat
+from cc_prep.formats.tar import ShardFormat
 from cc_prep.manifest import Manifest
 from cc_prep.steps.base import MakeStep
 from cc_prep.storage import outputs

@@ -28,7 +28,7 @@ from cc_prep.formats import (
     sequences,
     training_shards,
 )
-from cc_prep.formats.base import ShardFormat
+from cc_prep.formats.tar import ShardFormat
 from cc_prep.manifest import IMPORTED, NONE, TRUTH, Manifest
 from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 from cc_prep.steps import interpolate

@@ -34,9 +34,8 @@ from cc_prep.errors import (
     UserError,
     first_line,
 )
-from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.rejects import Reject, encodable
-from cc_prep.formats.tar import DamagedShard
+from cc_prep.formats.tar import DamagedShard, ShardFormat
 from cc_prep.steps.base import Item, MakeStep, Prefetches, Sample, Staged, Step
 from pipelines.overlap import Batch, overlap, read_ahead, stage_threads
 from pipelines.shards import PlannedShard

@@ -16,11 +16,10 @@ from pydantic import Field, PlainSerializer, PlainValidator, SkipValidation, Typ
 
 from cc_prep.errors import UserError
 from cc_prep.formats import changes, entities, region_features, scores, sequences
-from cc_prep.formats.base import require_as_written
 from cc_prep.formats.changes import StoredChange
 from cc_prep.formats.region_features import RegionRow
 from cc_prep.formats.sequences import StoredSequence
-from cc_prep.formats.tar import DamagedShard
+from cc_prep.formats.tar import DamagedShard, require_as_written
 from cc_prep.records import ImagePair
 from cc_prep.steps.base import Item, WithFindings
 from pipelines.state.journal import Done

@@ -26,7 +26,7 @@ from cc_prep.formats import (
     scores,
     sequences,
 )
-from cc_prep.formats.base import ShardFormat, split_of
+from cc_prep.formats.tar import ShardFormat, split_of
 from cc_prep.manifest import Manifest
 from cc_prep.steps.entities.step import TRAIN
 from pipelines import fingerprint

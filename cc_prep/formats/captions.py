@@ -15,8 +15,8 @@ from typing import Any
 
 from cc_prep import storage, strict_json
 from cc_prep.errors import first_line
-from cc_prep.formats.base import ShardFormat, TableWriter
-from cc_prep.formats.tar import DamagedShard, Written
+from cc_prep.formats.tables import TableWriter
+from cc_prep.formats.tar import DamagedShard, ShardFormat, Written
 
 Row = dict[str, Any]
 

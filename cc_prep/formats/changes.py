@@ -17,7 +17,7 @@ import numpy as np
 
 from cc_prep import strict_json
 from cc_prep.formats import tar
-from cc_prep.formats.base import ShardFormat
+from cc_prep.formats.tar import ShardFormat
 from cc_prep.media import images
 
 FORMAT = ShardFormat("cc-changes", "changes", "tar", tar.write_shard, tar.read_shard)

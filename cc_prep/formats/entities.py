@@ -18,9 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from cc_prep import storage
-from cc_prep.formats import base
-from cc_prep.formats.base import ShardFormat
-from cc_prep.formats.tar import DamagedShard
+from cc_prep.formats import tables
+from cc_prep.formats.tar import DamagedShard, ShardFormat
 
 VOCABULARY = "vocabulary.parquet"
 SCHEMA = pa.schema(
@@ -71,21 +70,21 @@ def decode(row: Mapping[str, Any]) -> list[Entity]:
 
 
 # A path → a writer with `add(key, row)`; a path → (key, row) in order.
-write_shard = partial(base.write_table, schema=SCHEMA)
-read_shard = partial(base.read_table, schema=SCHEMA)
+write_shard = partial(tables.write_table, schema=SCHEMA)
+read_shard = partial(tables.read_table, schema=SCHEMA)
 
 
 def write_vocabulary(folder: str, counts: Mapping[str, int]) -> None:
     """Writes the vocabulary, the most frequent phrase first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rows = [{"phrase": phrase, "count": count} for phrase, count in ordered]
-    base.write_rows(storage.join(folder, VOCABULARY), rows, VOCABULARY_SCHEMA)
+    tables.write_rows(storage.join(folder, VOCABULARY), rows, VOCABULARY_SCHEMA)
 
 
 def read_vocabulary(folder: str) -> dict[str, int]:
     """Phrases and their counts. Raises FileNotFoundError, and DamagedShard."""
     path = storage.join(folder, VOCABULARY)
-    rows = base.read_rows(storage.read_bytes(path), VOCABULARY_SCHEMA, path)
+    rows = tables.read_rows(storage.read_bytes(path), VOCABULARY_SCHEMA, path)
     return {row["phrase"]: row["count"] for row in rows}
 
 

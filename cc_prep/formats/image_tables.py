@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from cc_prep import storage
 from cc_prep.errors import FileRefused, JobFailed, Reason, RejectedPair, UserError, first_line
-from cc_prep.formats import base, parquet_footer
+from cc_prep.formats import parquet_footer, tables
 from cc_prep.formats.parquet_footer import Chunk
 from cc_prep.formats.tar import DamagedShard
 
@@ -63,7 +63,7 @@ def read_rows(path: str, file: str) -> list[dict[str, Any]]:
     nested = {name for name in embedded if _is_list(table.schema.field(name).type)}
     try:
         with table.lock:
-            read = base.bounded(table.file, table.groups, table.texts)
+            read = tables.bounded(table.file, table.groups, table.texts)
         rows: list[dict[str, Any]] = (
             read.to_pylist() if read.num_columns else [{} for _ in range(table.starts[-1])]
         )

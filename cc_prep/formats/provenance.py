@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 
 from cc_prep import storage
 from cc_prep.errors import UserError
-from cc_prep.formats.base import VERSIONS
+from cc_prep.formats.tar import VERSIONS
 
 FILE = "provenance.json"
 PACKAGES = (

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cc_prep.formats import base
-from cc_prep.formats.base import ShardFormat
-from cc_prep.formats.tar import DamagedShard
+from cc_prep.formats import tables
+from cc_prep.formats.tar import DamagedShard, ShardFormat
 
 _VECTORS = pa.list_(pa.list_(pa.float32()))
 SCHEMA = pa.schema(
@@ -80,8 +79,8 @@ def decode(key: str, row: Mapping[str, Any]) -> RegionRow:
 
 
 # A path → a writer with `add(key, row)`; a path → (key, row) in order.
-write_shard = partial(base.write_table, schema=SCHEMA)
-read_shard = partial(base.read_table, schema=SCHEMA)
+write_shard = partial(tables.write_table, schema=SCHEMA)
+read_shard = partial(tables.read_table, schema=SCHEMA)
 
 
 def read(path: str) -> Iterator[RegionRow]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import pyarrow as pa
 
 from cc_prep import storage
-from cc_prep.formats import base
+from cc_prep.formats import tables
 
 FILE = "rejects.parquet"
 SCHEMA = pa.schema(
@@ -32,7 +32,7 @@ class Reject:
 def write(folder: str, rejects: Iterable[Reject]) -> None:
     """Writes the table, sorted by shard and key; the same rows give the same bytes."""
     rows = sorted(map(asdict, rejects), key=lambda row: (row["shard"], row["key"]))
-    base.write_rows(storage.join(folder, FILE), rows, SCHEMA)
+    tables.write_rows(storage.join(folder, FILE), rows, SCHEMA)
 
 
 def encodable(text: str) -> str:
@@ -50,4 +50,4 @@ def read(folder: str) -> list[Reject]:
         data = storage.read_bytes(storage.join(folder, FILE))
     except FileNotFoundError:
         return []
-    return [Reject(**row) for row in base.read_rows(data, SCHEMA, f"{folder}/{FILE}")]
+    return [Reject(**row) for row in tables.read_rows(data, SCHEMA, f"{folder}/{FILE}")]

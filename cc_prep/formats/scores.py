@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cc_prep.formats import base
-from cc_prep.formats.base import ShardFormat, TableWriter
-from cc_prep.formats.tar import DamagedShard, Written
+from cc_prep.formats import tables
+from cc_prep.formats.tables import TableWriter
+from cc_prep.formats.tar import DamagedShard, ShardFormat, Written
 from cc_prep.records import FrameScores, are_scores
 
 _FRAMES = pa.list_(pa.float32())
@@ -88,13 +88,13 @@ def decode(row: Row) -> FrameScores:
 @contextmanager
 def write_shard(path: str) -> Iterator[tuple[TableWriter, Written]]:
     """A table that appears under its name only when complete."""
-    with base.write_table(path, SCHEMA) as result:
+    with tables.write_table(path, SCHEMA) as result:
         yield result
 
 
 def read_shard(path: str) -> Iterator[tuple[str, Row]]:
     """(key, row) in order. Raises FileNotFoundError, and DamagedShard for what is no such table."""
-    return base.read_table(path, SCHEMA)
+    return tables.read_table(path, SCHEMA)
 
 
 FORMAT = ShardFormat("cc-scores", "scores", "parquet", write_shard, read_shard)

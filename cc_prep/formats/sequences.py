@@ -21,7 +21,7 @@ import numpy as np
 
 from cc_prep import strict_json
 from cc_prep.formats import tar
-from cc_prep.formats.base import ShardFormat
+from cc_prep.formats.tar import ShardFormat
 from cc_prep.manifest import MAX_CLASSES
 from cc_prep.media import images
 from cc_prep.media.masks import Masks

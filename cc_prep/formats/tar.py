@@ -1,7 +1,9 @@
-"""Tar files in the WebDataset convention: members `key.extension`, those of a key adjacent.
+"""Kinds of shards, and the tar files that most of them are.
 
-Written with fixed owner, mode and time, so that the same samples give the same bytes. Read without
-extracting: only regular members are looked at, their sizes are bounded, nothing is unpickled.
+A tar follows the WebDataset convention: members `key.extension`, those of a key adjacent. It is
+written with fixed owner, mode and time, so that the same samples give the same bytes, and read
+without extracting: only regular members are looked at, their sizes are bounded, and nothing is
+unpickled.
 """
 
 from __future__ import annotations
@@ -11,13 +13,17 @@ import io
 import re
 import tarfile
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Literal, TypeVar
 
 import google_crc32c
 
 from cc_prep import storage
+
+# Of each format by its name in the provenance; a folder of another version is refused.
+VERSIONS = {"cc-sequences": 4, "cc-scores": 2, "cc-training-shards": 6}
+VERSIONS |= {"cc-changes": 1, "cc-region-features": 1, "cc-entities": 1, "cc-captions": 1}
 
 KEY = re.compile(r"[A-Za-z0-9_-]+")
 END_MARK = 2 * tarfile.BLOCKSIZE  # of zeros, at the end of every whole tar
@@ -28,7 +34,7 @@ Sample = TypeVar("Sample")
 
 
 class DamagedShard(Exception):
-    """A tar file that cannot be read to its end, or that breaks the convention."""
+    """A shard that cannot be read to its end, or that breaks the rules of its kind."""
 
 
 @dataclass
@@ -47,6 +53,52 @@ class Written:
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     checksums: dict[str, int] = field(default_factory=dict)
     index: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ShardFormat:
+    """A kind of shard.
+
+    Attributes:
+        name: As in the provenance.
+        folder: Below an --out.
+        write: A function of a path that returns a writer with `add(key, sample)`, and a record of
+            the file once the block ends.
+        read: A function of a path that yields (key, sample) in order.
+        indexed: Whether `index.parquet` holds the positions of samples.
+    """
+
+    name: str
+    folder: str
+    extension: str
+    write: Callable[[str], AbstractContextManager[tuple[Any, Written]]]
+    read: Callable[[str], Iterator[tuple[str, Any]]]
+    indexed: bool = False
+
+    @property
+    def version(self) -> int:
+        """The version of the format, as provenance.json records it."""
+        return VERSIONS[self.name]
+
+    def file(self, shard: str) -> str:
+        """File name of a shard named `<split>-000000`."""
+        return f"{shard}.{self.extension}"
+
+
+def split_of(shard: str) -> str:
+    """The split of a shard named `<split>-000000`."""
+    return shard.rpartition("-")[0]
+
+
+def require_as_written(digests: Mapping[str, str]) -> None:
+    """Raises DamagedShard for a file that changed since it was written, and FileNotFoundError.
+
+    Args:
+        digests: The recorded SHA-256 of each file by its path.
+    """
+    for path, sha256 in digests.items():
+        if storage.sha256(path) != sha256:
+            raise DamagedShard(f"{path}: is not as it was written (another SHA-256)")
 
 
 class _CheckedHeader(tarfile.TarInfo):

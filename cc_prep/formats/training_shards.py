@@ -28,9 +28,9 @@ import numpy as np
 import pyarrow as pa
 
 from cc_prep import npy, storage, strict_json
-from cc_prep.formats import base, changes, sequences, tar
-from cc_prep.formats.base import ShardFormat
+from cc_prep.formats import changes, sequences, tables, tar
 from cc_prep.formats.sequences import number_of, pair_meta
+from cc_prep.formats.tar import ShardFormat
 from cc_prep.media import images
 from cc_prep.records import FrameSequence, Preprocessing, are_scores
 
@@ -351,13 +351,13 @@ def write_index(folder: str, shards: Mapping[str, Sequence[Mapping[str, Any]]]) 
         for shard, shard_rows in sorted(shards.items())
         for row in sorted(shard_rows, key=lambda row: row["offset"])
     ]
-    base.write_rows(storage.join(folder, INDEX), rows, INDEX_SCHEMA)
+    tables.write_rows(storage.join(folder, INDEX), rows, INDEX_SCHEMA)
 
 
 def read_index(folder: str) -> list[dict[str, Any]]:
     """The rows of the index. Raises FileNotFoundError, and DamagedShard for no such table."""
     data = storage.read_bytes(storage.join(folder, INDEX))
-    return base.read_rows(data, INDEX_SCHEMA, INDEX)
+    return tables.read_rows(data, INDEX_SCHEMA, INDEX)
 
 
 def lookup(folder: str, key: str) -> TrainingSample | None:

@@ -16,8 +16,7 @@ import jinja2
 from cc_prep import storage
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, training_shards
-from cc_prep.formats.base import split_of
-from cc_prep.formats.tar import DamagedShard
+from cc_prep.formats.tar import DamagedShard, split_of
 from cc_prep.inspect import croissant, verification
 from cc_prep.manifest import HF, NONE
 from cc_prep.records import NO_CHANGE

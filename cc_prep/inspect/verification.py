@@ -20,7 +20,7 @@ from cc_prep.formats import (
     tar,
     training_shards,
 )
-from cc_prep.formats.base import ShardFormat, split_of
+from cc_prep.formats.tar import ShardFormat, split_of
 from cc_prep.progress import Progress, no_progress
 
 FORMATS = (

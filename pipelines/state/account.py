@@ -12,7 +12,7 @@ from typing import Any
 from cc_prep import storage
 from cc_prep.errors import JobFailed
 from cc_prep.formats import provenance, rejects, training_shards
-from cc_prep.formats.base import ShardFormat
+from cc_prep.formats.tar import ShardFormat
 from pipelines.state.journal import Done, State
 
 NAMED = 5  # missing shards that a message names

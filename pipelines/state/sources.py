@@ -24,7 +24,7 @@ from cc_prep import storage
 from cc_prep.datasets.layouts import split_file
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance
-from cc_prep.formats.base import split_of
+from cc_prep.formats.tar import split_of
 from cc_prep.manifest import IMPORTED, Manifest
 from cc_prep.redaction import without_credentials
 from cc_prep.words import counted

@@ -25,7 +25,7 @@ from cc_prep.formats import (
     sequences,
     training_shards,
 )
-from cc_prep.formats.base import ShardFormat
+from cc_prep.formats.tar import ShardFormat
 from cc_prep.inspect import found_changes, pages, stats, verification
 from cc_prep.inspect.report import strips
 from cc_prep.inspect.report.strips import STRIP_PX, Strip

@@ -10,10 +10,9 @@ from cc_prep.devices import use_threads
 from cc_prep.errors import Reason, RejectedPair
 from cc_prep.formats import entities as entity_tables
 from cc_prep.formats import region_features
-from cc_prep.formats.base import require_as_written
 from cc_prep.formats.region_features import RegionRow
 from cc_prep.formats.sequences import StoredSequence
-from cc_prep.formats.tar import DamagedShard
+from cc_prep.formats.tar import DamagedShard, require_as_written
 from cc_prep.manifest import Manifest
 from cc_prep.records import ImagePair
 from cc_prep.steps.base import Digests, Sample, StepBase, WithFindings, map_accepted

@@ -13,7 +13,7 @@ from cc_prep.console import on_stderr
 from cc_prep.datasets import exclusions
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance
-from cc_prep.formats.base import VERSIONS
+from cc_prep.formats.tar import VERSIONS
 from cc_prep.manifest import Manifest
 from pipelines import fingerprint, job, jobs
 from tests import weight_factory

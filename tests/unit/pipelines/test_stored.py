@@ -14,9 +14,8 @@ from rich.console import Console
 from cc_prep import manifest
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, scores, sequences
-from cc_prep.formats.base import VERSIONS
 from cc_prep.formats.rejects import Reject
-from cc_prep.formats.tar import DamagedShard, write_shard
+from cc_prep.formats.tar import VERSIONS, DamagedShard, write_shard
 from cc_prep.inspect import verification
 from cc_prep.records import FrameScores, FrameSequence
 from pipelines.shards import PlannedShard, Sequences, remaining

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cc_prep.formats import base, parquet_footer
+from cc_prep.formats import parquet_footer, tables
 from cc_prep.formats.tar import DamagedShard
 
 ROWS = [{"id": f"{n}", "captions": ["a", "b"] * (n % 3), "score": n / 3} for n in range(40)]
@@ -54,7 +54,7 @@ def read_each_damaged(data: bytes) -> None:
         for bit in (1, 4, 32):
             damaged = data[:place] + bytes([data[place] ^ bit]) + data[place + 1 :]
             try:
-                base.read_rows(damaged, None, "damaged")
+                tables.read_rows(damaged, None, "damaged")
             except DamagedShard:
                 continue
 

@@ -10,8 +10,8 @@ import pytest
 
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, rejects
-from cc_prep.formats.base import VERSIONS
 from cc_prep.formats.rejects import Reject
+from cc_prep.formats.tar import VERSIONS
 
 
 def test_differences_are_named() -> None:

@@ -1,4 +1,7 @@
-"""Tar shards: the same samples give the same bytes, and damage is named. See tests/faults too."""
+"""Kinds of shards. Tar shards: the same samples give the same bytes, and damage is named.
+
+See tests/faults too.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cc_prep.formats import tar, training_shards
+from cc_prep.formats import (
+    captions,
+    changes,
+    entities,
+    region_features,
+    scores,
+    sequences,
+    tar,
+    training_shards,
+)
 from cc_prep.formats.tar import DamagedShard, Written, read_shard, write_shard
 
 KEYS = st.from_regex(r"[A-Za-z0-9_-]{1,60}", fullmatch=True)
@@ -219,3 +231,26 @@ def test_a_damaged_sample_is_named_with_its_shard(tmp_path: Path) -> None:
         writer.add("k", {"json": b"{}"})
     with pytest.raises(tar.DamagedShard, match=r"train-000007\.tar: k: KeyError: 'frames'"):
         list(training_shards.read(path))
+
+
+def test_versions_are_those_of_what_is_written() -> None:
+    """Keeps away: a version that changes without the format, so that every folder is refused.
+
+    Whoever changes what a format holds raises its version here and there.
+    """
+    of_changes = {"cc-changes": 1, "cc-region-features": 1, "cc-entities": 1}
+    of_changes["cc-captions"] = 1
+    of_frames = {"cc-sequences": 4, "cc-scores": 2, "cc-training-shards": 6}
+    assert of_frames | of_changes == tar.VERSIONS
+    formats = (
+        *(sequences.FORMAT, scores.FORMAT, training_shards.FORMAT),
+        *(changes.FORMAT, region_features.FORMAT, entities.FORMAT, captions.FORMAT),
+    )
+    assert {one.name: one.version for one in formats} == tar.VERSIONS
+
+
+def test_only_training_shards_have_an_index() -> None:
+    formats = (sequences.FORMAT, scores.FORMAT, training_shards.FORMAT)
+    assert [one.name for one in formats if one.indexed] == ["cc-training-shards"]
+    files = [one.file("train-000001") for one in formats]
+    assert files == ["train-000001.tar", "train-000001.parquet", "train-000001.tar"]

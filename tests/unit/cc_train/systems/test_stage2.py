@@ -13,7 +13,7 @@ from safetensors.torch import load
 from cc_prep import manifest, storage, weights
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, training_shards
-from cc_prep.formats.base import VERSIONS
+from cc_prep.formats.tar import VERSIONS
 from cc_prep.settings import build
 from cc_prep.weights import networks
 from cc_train import configs

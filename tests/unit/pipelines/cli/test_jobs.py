@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from cc_prep.errors import UserError
 from cc_prep.formats import provenance, rejects, scores, sequences, training_shards
-from cc_prep.formats.base import ShardFormat
 from cc_prep.formats.rejects import Reject
+from cc_prep.formats.tar import ShardFormat
 from pipelines import procap
 from pipelines.cli import cli, jobs
 from pipelines.job import Summary

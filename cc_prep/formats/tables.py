@@ -1,12 +1,11 @@
-"""What the formats have in common: a kind of shard, and the rows of Parquet tables."""
+"""Shards that are Parquet tables, and the rows of any such table."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -18,61 +17,10 @@ from cc_prep.formats import parquet_footer
 from cc_prep.formats.parquet_footer import Chunk
 from cc_prep.formats.tar import DamagedShard, Written
 
-# Of each format by its name in the provenance; a folder of another version is refused.
-VERSIONS = {"cc-sequences": 4, "cc-scores": 2, "cc-training-shards": 6}
-VERSIONS |= {"cc-changes": 1, "cc-region-features": 1, "cc-entities": 1, "cc-captions": 1}
-
-
 # Of memory, for the rows of a table as Python's objects: an index of a million samples takes half.
 MAX_TABLE_BYTES = 4 << 30
 ROW_BYTES, VALUE_BYTES = 200, 64  # of a dict, and of a value in it besides its text
 GROUP_ROWS = 1 << 14  # of a group of rows as we write it: small ones are read in large parts
-
-
-@dataclass(frozen=True)
-class ShardFormat:
-    """A kind of shard.
-
-    Attributes:
-        name: As in the provenance.
-        folder: Below an --out.
-        write: A function of a path that returns a writer with `add(key, sample)`, and a record of
-            the file once the block ends.
-        read: A function of a path that yields (key, sample) in order.
-        indexed: Whether `index.parquet` holds the positions of samples.
-    """
-
-    name: str
-    folder: str
-    extension: str
-    write: Callable[[str], AbstractContextManager[tuple[Any, Written]]]
-    read: Callable[[str], Iterator[tuple[str, Any]]]
-    indexed: bool = False
-
-    @property
-    def version(self) -> int:
-        """The version of the format, as provenance.json records it."""
-        return VERSIONS[self.name]
-
-    def file(self, shard: str) -> str:
-        """File name of a shard named `<split>-000000`."""
-        return f"{shard}.{self.extension}"
-
-
-def require_as_written(digests: Mapping[str, str]) -> None:
-    """Raises DamagedShard for a file that changed since it was written, and FileNotFoundError.
-
-    Args:
-        digests: The recorded SHA-256 of each file by its path.
-    """
-    for path, sha256 in digests.items():
-        if storage.sha256(path) != sha256:
-            raise DamagedShard(f"{path}: is not as it was written (another SHA-256)")
-
-
-def split_of(shard: str) -> str:
-    """The split of a shard named `<split>-000000`."""
-    return shard.rpartition("-")[0]
 
 
 def read_rows(data: bytes, schema: pa.Schema | None, path: str) -> list[dict[str, Any]]:
