@@ -25,8 +25,8 @@ from cc_prep import datasets, manifest, storage, weights
 from cc_prep.manifest import Interpolate
 from cc_prep.media import images, masks
 from cc_prep.records import CHANGE
-from cc_prep.steps import interpolate, keyframe_selection
-from cc_prep.steps.score import FrameScorer
+from cc_prep.steps import interpolate
+from cc_prep.steps.score import FrameScorer, penalties
 from cc_prep.synth import dataset
 from cc_prep.weights import networks
 
@@ -162,7 +162,7 @@ def sequence_of(method: str) -> Callable[[Change], np.ndarray]:
 
 def best(scorer: FrameScorer, frames: np.ndarray, captions: tuple[str, ...]) -> int:
     """The frame between of the lowest penalty."""
-    penalty = keyframe_selection.penalties(*scorer(frames, captions).similarities())
+    penalty = penalties(*scorer(frames, captions).similarities())
     return 1 + int(penalty[1:-1].argmin())
 
 

@@ -58,7 +58,7 @@ MaskValues = Annotated[
     tuple[MaskValue, ...],
     BeforeValidator(lambda value: tuple(value) if isinstance(value, list | tuple) else (value,)),
 ]
-# By which rule keyframes are chosen, see `cc_prep.steps.keyframe_selection`.
+# By which rule keyframes are chosen, see `cc_prep.steps.score`.
 Strategy = Literal["confidence", "top", "uniform", "random", "visual"]
 PATHS = ("root", "exclude")  # keys whose value is relative to the file
 NONE = "none"  # in place of weights: the step is left out

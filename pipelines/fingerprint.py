@@ -14,7 +14,7 @@ from cc_prep.errors import UserError
 from cc_prep.formats import provenance
 from cc_prep.manifest import IMPORTED, NONE, Manifest
 from cc_prep.redaction import without_credentials
-from cc_prep.steps import keyframe_selection
+from cc_prep.steps.score import UNSCORED
 from cc_prep.weights.folders import identify
 from pipelines.state import sources
 
@@ -153,11 +153,7 @@ def check_same_settings(folder: str, old: dict[str, Any], new: dict[str, Any]) -
 def check_keyframes(manifest: Manifest) -> None:
     """Raises UserError if a sequence has too few frames or no scores for the keyframe rule."""
     rule, interior = manifest.keyframes, 2**manifest.interpolate.depth - 1
-    if (
-        manifest.score.weights == NONE
-        and rule.k
-        and rule.strategy not in keyframe_selection.UNSCORED
-    ):
+    if manifest.score.weights == NONE and rule.k and rule.strategy not in UNSCORED:
         raise UserError(
             f"keyframes.strategy {rule.strategy} needs scores, and score.weights is none",
             "Set keyframes.k=0 or keyframes.strategy=uniform",

@@ -14,12 +14,11 @@ from cc_prep.formats import sequences, training_shards
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.manifest import NONE, Manifest
 from cc_prep.records import FrameScores, FrameSequence, ImagePair
-from cc_prep.steps import keyframe_selection
 from cc_prep.steps.base import Digests, Members, StagedStep, WithFindings, map_accepted, unwrap
 from cc_prep.steps.imported_features import UNKNOWN, FeatureFiles
 from cc_prep.steps.interpolate import Interpolate
 from cc_prep.steps.pair_checks import check_keyframes
-from cc_prep.steps.score import Score, decoded
+from cc_prep.steps.score import Score, decoded, fixed_keyframes, penalties
 
 Items = Sequence[ImagePair] | Sequence[StoredSequence] | Sequence[WithFindings]
 
@@ -162,8 +161,8 @@ class Build(StagedStep):
             check_keyframes(frames.shape[1:3], rule)
             similarities, scored_by = self._similarities(scores, len(frames))
             tokens = self._tokens(frames)
-            penalty = keyframe_selection.penalties(*similarities)
-            chosen = keyframe_selection.fixed_keyframes(penalty, rule.k, rule.strategy)
+            penalty = penalties(*similarities)
+            chosen = fixed_keyframes(penalty, rule.k, rule.strategy)
             features = self._features(sequence, chosen)
         except RejectedPair as error:
             return error

@@ -13,8 +13,8 @@ from cc_prep.formats.sequences import StoredSequence
 from cc_prep.manifest import IMPORTED, Manifest
 from cc_prep.media.images import resize
 from cc_prep.records import FrameSequence, ImagePair
-from cc_prep.steps import keyframe_selection
 from cc_prep.steps.base import Digests, Members, StepBase
+from cc_prep.steps.score import fixed_keyframes, penalties
 
 
 class ImportFrames(StepBase):
@@ -63,8 +63,6 @@ class ImportScores(StepBase):
             frame_scores = procap.scores_of(self.by_id, self.names, pair, pair.captions, frames)
         except RejectedPair as error:
             return error
-        penalty = keyframe_selection.penalties(
-            frame_scores.bef_inter_sim, frame_scores.inter_aft_sim
-        )
-        keyframes = keyframe_selection.fixed_keyframes(penalty, self.rule.k, self.rule.strategy)
+        penalty = penalties(frame_scores.bef_inter_sim, frame_scores.inter_aft_sim)
+        keyframes = fixed_keyframes(penalty, self.rule.k, self.rule.strategy)
         return scores.encode(frame_scores, penalty, keyframes, IMPORTED, "")

@@ -10,8 +10,7 @@ import torch
 
 from cc_prep import weights
 from cc_prep.errors import UserError
-from cc_prep.steps import keyframe_selection
-from cc_prep.steps.score import FrameScorer
+from cc_prep.steps.score import FrameScorer, penalties
 from cc_prep.steps.tokenization import Tokenizer
 from cc_prep.synth import dataset
 from cc_prep.weights import networks
@@ -88,6 +87,6 @@ def test_penalties_are_lowest_near_the_middle(tmp_path: Path, prepare: Command) 
                 names = ["f00.png", *(f"t{i:02d}.png" for i in range(1, 8)), "f08.png"]
                 frames = np.stack([sample.image(name) for name in names])
                 scores = scorer(frames, tuple(sample.meta["captions"]))
-                curves.append(keyframe_selection.penalties(*scores.similarities()))
+                curves.append(penalties(*scores.similarities()))
     ranks = np.argsort(np.argsort(curves, axis=1), axis=1).mean(axis=0)
     assert ranks[3:6].mean() < ranks[[0, 1, 7, 8]].mean() - 0.5

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cc_prep.manifest import Strategy
-from cc_prep.steps import keyframe_selection
+from cc_prep.steps.score import choose_keyframes, draw_weights, penalties, probabilities
 from tests.conftest import golden
 
 CASES = [
@@ -29,24 +29,20 @@ def test_there_are_golden_vectors() -> None:
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
 def test_same_penalties_and_probabilities(case: dict) -> None:
     scores = (np.array(case[name], np.float32) for name in ("bef_inter_sim", "inter_aft_sim"))
-    penalty = keyframe_selection.penalties(*scores)
+    penalty = penalties(*scores)
     assert np.allclose(penalty, case["penalty"], rtol=1e-4, atol=1e-5)
-    assert np.allclose(keyframe_selection.weights(penalty), case["weights"], atol=1e-4)
+    assert np.allclose(draw_weights(penalty), case["weights"], atol=1e-4)
     if "probabilities" in case:
-        assert np.allclose(
-            keyframe_selection.probabilities(penalty), case["probabilities"], atol=1e-4
-        )
+        assert np.allclose(probabilities(penalty), case["probabilities"], atol=1e-4)
 
 
 def test_drawing_follows_the_probabilities() -> None:
     case = CASES[0]
     penalty = np.array(case["penalty"], np.float32)
     rng = np.random.default_rng(0)
-    first = Counter(
-        keyframe_selection.keyframes(penalty, 1, "confidence", rng)[1] for _ in range(20_000)
-    )
+    first = Counter(choose_keyframes(penalty, 1, "confidence", rng)[1] for _ in range(20_000))
     frequencies = [first[i] / 20_000 for i in range(1, len(penalty) - 1)]
-    assert np.allclose(frequencies, keyframe_selection.probabilities(penalty), atol=0.015)
+    assert np.allclose(frequencies, probabilities(penalty), atol=0.015)
 
 
 @given(
@@ -60,9 +56,9 @@ def test_keyframes_are_ordered_distinct_and_have_both_ends(
     array, rng = np.array(penalty, np.float32), np.random.default_rng(0)
     if k > len(penalty) - 2:
         with pytest.raises(ValueError, match="keyframes asked for"):
-            keyframe_selection.keyframes(array, k, strategy, rng)
+            choose_keyframes(array, k, strategy, rng)
         return
-    keyframes = keyframe_selection.keyframes(array, k, strategy, rng)
+    keyframes = choose_keyframes(array, k, strategy, rng)
     assert keyframes == sorted(set(keyframes))
     assert len(keyframes) == k + 2
     assert (keyframes[0], keyframes[-1]) == (0, len(penalty) - 1)
@@ -73,6 +69,6 @@ def test_keyframes_are_ordered_distinct_and_have_both_ends(
 
 def test_uniform_is_even() -> None:
     penalty = np.zeros(9, np.float32)
-    assert keyframe_selection.keyframes(penalty, 1, "uniform") == [0, 4, 8]
-    assert keyframe_selection.keyframes(penalty, 3, "uniform") == [0, 2, 4, 6, 8]
-    assert keyframe_selection.keyframes(penalty, 7, "uniform") == list(range(9))
+    assert choose_keyframes(penalty, 1, "uniform") == [0, 4, 8]
+    assert choose_keyframes(penalty, 3, "uniform") == [0, 2, 4, 6, 8]
+    assert choose_keyframes(penalty, 7, "uniform") == list(range(9))

@@ -17,7 +17,7 @@ from cc_prep.inspect import stats
 from cc_prep.inspect.pages import data_url
 from cc_prep.media.images import encode_image, resize
 from cc_prep.media.masks import Masks
-from cc_prep.steps import keyframe_selection
+from cc_prep.steps.score import penalties
 
 STRIP_PX = 128
 GAP_PX = 4
@@ -138,7 +138,7 @@ def with_scores(strip: Strip, row: score_rows.Row) -> Strip:
 def with_tokens(strip: Strip, sample: TrainingSample, rebuilt: np.ndarray | None) -> Strip:
     """The strip with penalties, keyframes, and what its tokens decode to, uint8 [F, H, W, 3]."""
     if sample.scores.shape[1]:
-        penalty = keyframe_selection.penalties(*sample.scores)
+        penalty = penalties(*sample.scores)
         strip = _with_penalties(strip, penalty, sample.meta.get("keyframes", []))
     if rebuilt is None:
         return strip

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from cc_prep.errors import UserError
 from cc_prep.records import NO_CHANGE
-from cc_prep.steps import keyframe_selection
-from cc_prep.steps.score import FrameScorer
+from cc_prep.steps.score import FrameScorer, penalties
 from cc_prep.weights import networks
 from cc_train.data.sequence_index import Sample
 from cc_train.systems.clip4idc.batches import HeldOut
@@ -107,7 +106,7 @@ def true_penalties(network: Any, samples: Sequence[Sample]) -> np.ndarray:
     for sample in samples:
         images = np.stack([sample.image(name) for name in _truth(sample)])
         scores = scorer(images, tuple(str(c) for c in sample.meta["captions"]))
-        penalty = keyframe_selection.penalties(*scores.similarities())
+        penalty = penalties(*scores.similarities())
         curves.append(penalty / max(float(penalty.mean()), 1e-12))
     mean: np.ndarray = np.mean(curves, axis=0)
     return mean

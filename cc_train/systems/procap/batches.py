@@ -17,7 +17,7 @@ from cc_prep.manifest import Strategy
 from cc_prep.models import clip
 from cc_prep.records import NO_CHANGE
 from cc_prep.settings import Section
-from cc_prep.steps import keyframe_selection
+from cc_prep.steps.score import UNSCORED, choose_keyframes, penalties
 from cc_train.data.collate import (
     NO_FEATURE_FRAMES,
     NO_STORED_FRAMES,
@@ -181,24 +181,20 @@ class ProcedureBatches:
     def _keyframes(self, sample: TrainingSample, rng: np.random.Generator) -> list[int]:
         self._check_drawn(sample)
         rule = self.keyframes
-        penalty = keyframe_selection.penalties(*sample.scores)
+        penalty = penalties(*sample.scores)
         if rule.k > len(penalty) - 2:
             raise UserError(
                 f"keyframes.k is {rule.k}, {sample.key} has {len(penalty) - 2} frames in between",
                 "Set keyframes.k lower, or interpolate deeper",
             )
-        if (
-            rule.k
-            and rule.strategy not in keyframe_selection.UNSCORED
-            and not sample.scores.shape[1]
-        ):
+        if rule.k and rule.strategy not in UNSCORED and not sample.scores.shape[1]:
             raise UserError(
                 f"keyframes.strategy {rule.strategy} needs scores, and {sample.key} has none",
                 "Build the shards with scores, or set keyframes.strategy=uniform",
             )
-        if rule.k and rule.strategy not in keyframe_selection.UNSCORED:
+        if rule.k and rule.strategy not in UNSCORED:
             _check_scores(sample, rule.strategy)
-        return keyframe_selection.keyframes(penalty, rule.k, rule.strategy, rng, rule.threshold)
+        return choose_keyframes(penalty, rule.k, rule.strategy, rng, rule.threshold)
 
 
 def _check_scores(sample: TrainingSample, rule: Strategy) -> None:

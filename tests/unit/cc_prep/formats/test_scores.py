@@ -10,7 +10,7 @@ import pytest
 
 from cc_prep.formats import scores, tar
 from cc_prep.records import MAX_SCORE, FrameScores
-from cc_prep.steps import keyframe_selection
+from cc_prep.steps.score import penalties
 from tests.job_factory import frame_scores
 
 
@@ -57,7 +57,7 @@ def test_penalties_of_all_scores_that_are_taken() -> None:
     """Keeps away: a shard that a job writes, and that verify and the next step call damaged."""
     one = np.full((1, 5), MAX_SCORE / 2, np.float32)
     largest = FrameScores(("a",), one, -one, one[0], -one[0])
-    penalty = keyframe_selection.penalties(*largest.similarities())
+    penalty = penalties(*largest.similarities())
     back = scores.decode(scores.encode(largest, penalty, [0, 2, 4], "clip4idc-mini", "ab"))
     assert np.array_equal(back.bef_inter_sim, one)
 

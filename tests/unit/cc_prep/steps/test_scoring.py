@@ -11,8 +11,7 @@ import torch
 
 from cc_prep.errors import RejectedPair, UserError
 from cc_prep.models import clip
-from cc_prep.steps import keyframe_selection
-from cc_prep.steps.score import FrameScorer, normalize
+from cc_prep.steps.score import FrameScorer, choose_keyframes, normalize, penalties
 from cc_prep.steps.tokenization import Tokenizer, indices_of
 from cc_prep.weights import networks
 from tests import weight_factory
@@ -70,7 +69,7 @@ def test_without_captions(scorer: FrameScorer) -> None:
     # Nothing is more like the before image than itself.
     assert likeness[0, 0].argmax() == 0
     assert likeness[1, 0].argmax() == 4
-    assert keyframe_selection.keyframes(keyframe_selection.penalties(*likeness), 2, "top")[0] == 0
+    assert choose_keyframes(penalties(*likeness), 2, "top")[0] == 0
 
 
 def test_a_sequence_read_backwards_has_the_same_likeness(scorer: FrameScorer) -> None:
