@@ -11,7 +11,7 @@ from cc_prep import unspaced
 from cc_prep.datasets.exclusions import Exclusion
 from cc_prep.manifest import Manifest
 from cc_prep.records import CHANGE, ImagePair
-from cc_prep.steps.pair_checks import Size, shown
+from cc_prep.steps.base import Size, size_text
 from cc_prep.words import counted
 
 FEW = 3  # pairs that a line names with what is wrong
@@ -167,7 +167,7 @@ def of_resized(pairs: Iterable[ImagePair], sizes: Mapping[str, str]) -> Iterator
 
 def of_enlarged(sizes: Iterable[Size], side: int) -> Iterator[str]:
     """A note of images that are much smaller than the squares of `side` px made of them."""
-    small = Counter(shown(size) for size in sizes if ENLARGED * max(size) <= side)
+    small = Counter(size_text(size) for size in sizes if ENLARGED * max(size) <= side)
     if small:
         [(most, _)] = small.most_common(1)
         are = "image is" if small.total() == 1 else "images are"

@@ -25,9 +25,20 @@ from cc_prep.media.images import FRAME, has_transparent_pixels, read_together
 from cc_prep.media.registration import on_one_grid
 from cc_prep.progress import Progress, no_progress
 from cc_prep.records import ImagePair
-from cc_prep.steps import pair_checks
+from cc_prep.steps.base import (
+    Multiple,
+    Size,
+    check_captions,
+    check_codec,
+    check_divisible,
+    check_keyframes,
+    check_sizes,
+    multiples,
+    reads_truth,
+    size_text,
+    true_frames,
+)
 from cc_prep.steps.imported_features import UNKNOWN, FeatureFiles
-from cc_prep.steps.pair_checks import Multiple, Size
 
 DARK = 16  # of 255: an image that reaches no more is as good as black
 NO_MASK = "no mask"  # of pairs of which it is not known where they changed
@@ -159,7 +170,7 @@ def _look_at_images(
         digest = hashlib.blake2b(pixels.tobytes(), digest_size=16).hexdigest()
         return _Image(
             size,
-            digest + pair_checks.shown(size),
+            digest + size_text(size),
             splitting.perceptual_hash(pixels),
             is_dark=int(pixels.max()) <= DARK,
             is_transparent=bool(data) and has_transparent_pixels(data),
@@ -170,7 +181,7 @@ def _look_at_images(
     found = _Images(*read_every_image(manifest, references, look, None, progress))
     inspection.faults += map(str, found.unreadable.values())
     shown = {reference: image for reference, image in found.read.items() if reference in ends}
-    sizes = {reference: pair_checks.shown(image.size) for reference, image in shown.items()}
+    sizes = {reference: size_text(image.size) for reference, image in shown.items()}
     inspection.image_sizes = dict(Counter(sizes.values()).most_common())
     if manifest.image_size is not None and not manifest.pairs.resize:  # both are made squares of it
         inspection.notes += data_warnings.of_resized(pairs, sizes)
@@ -192,9 +203,9 @@ def _look_at_images(
 
 def _truth(manifest: Manifest, pair: ImagePair) -> dict[int, str]:
     """The true frames that a job reads of a pair."""
-    if not pair_checks.reads_truth(manifest):
+    if not reads_truth(manifest):
         return {}
-    return pair_checks.true_frames(pair, manifest.interpolate.depth)
+    return true_frames(pair, manifest.interpolate.depth)
 
 
 def _look_at_masks(
@@ -258,7 +269,7 @@ def _look_for_rejects(
             inspection.faults.append(f"{pair.name}: {error}")
 
     for pair in pairs:
-        check(pair, pair_checks.check_captions, pair.captions)
+        check(pair, check_captions, pair.captions)
     multiples = _multiples(manifest, inspection)
     for pair in examined:
         references = [pair.before, pair.after, *_truth(manifest, pair).values()]
@@ -271,13 +282,13 @@ def _look_for_rejects(
             if manifest.pairs.resize:
                 before = after = (min(before[0], after[0]), min(before[1], after[1]))
             if manifest.image_size is not None:  # of the frames that are interpolated
-                check(pair, pair_checks.check_sizes, before, after)
+                check(pair, check_sizes, before, after)
                 continue
-            check(pair, pair_checks.check_sizes, before, after, truth)
-            check(pair, pair_checks.check_codec, before, manifest.interpolate.codec)
-            check(pair, pair_checks.check_keyframes, before, manifest.keyframes)
+            check(pair, check_sizes, before, after, truth)
+            check(pair, check_codec, before, manifest.interpolate.codec)
+            check(pair, check_keyframes, before, manifest.keyframes)
             for multiple in multiples:
-                check(pair, pair_checks.check_divisible, before, multiple)
+                check(pair, check_divisible, before, multiple)
     there = [pair for pair in examined if {pair.before, pair.after} <= images.read.keys()]
     for pair, error in (*_of_registration(manifest, there), *_of_features(manifest, examined)):
         reasons[pair.name].append(error.reason)
@@ -292,7 +303,7 @@ def _multiples(manifest: Manifest, inspection: Inspection) -> list[Multiple]:
     if manifest.image_size is not None:  # a job looks at this one before it begins
         return []
     try:
-        return pair_checks.multiples(manifest)
+        return multiples(manifest)
     except UserError as error:
         inspection.notes.append(f"whether the networks take images of these sizes: {error}")
         return []

@@ -14,10 +14,17 @@ from cc_prep.formats import sequences, training_shards
 from cc_prep.formats.sequences import StoredSequence
 from cc_prep.manifest import NONE, Manifest
 from cc_prep.records import FrameScores, FrameSequence, ImagePair
-from cc_prep.steps.base import Digests, Members, StagedStep, WithFindings, map_accepted, unwrap
+from cc_prep.steps.base import (
+    Digests,
+    Members,
+    StagedStep,
+    WithFindings,
+    check_keyframes,
+    map_accepted,
+    unwrap,
+)
 from cc_prep.steps.imported_features import UNKNOWN, FeatureFiles
 from cc_prep.steps.interpolate import Interpolate
-from cc_prep.steps.pair_checks import check_keyframes
 from cc_prep.steps.score import Score, decoded, fixed_keyframes, penalties
 
 Items = Sequence[ImagePair] | Sequence[StoredSequence] | Sequence[WithFindings]

@@ -12,7 +12,7 @@ from torch import nn
 from cc_prep.formats.training_shards import Features
 from cc_prep.models import backbones
 from cc_prep.models.cpu import image_by_image, use_kernels
-from cc_prep.steps.pair_checks import Multiple, check_divisible
+from cc_prep.steps.base import Multiple, check_divisible
 from cc_prep.weights import Located
 
 

@@ -27,8 +27,17 @@ from cc_prep.media.masks import NO_MASKS, ImageSizes, Masks
 from cc_prep.media.registration import Registration, on_one_grid
 from cc_prep.media.video_frames import VideoFrames
 from cc_prep.records import FrameSequence, ImagePair
-from cc_prep.steps import pair_checks
-from cc_prep.steps.base import Digests, Members, StagedStep, map_accepted
+from cc_prep.steps.base import (
+    Digests,
+    Members,
+    Size,
+    StagedStep,
+    check_captions,
+    check_codec,
+    check_sizes,
+    map_accepted,
+    true_frames,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -419,8 +428,8 @@ class Interpolate(StagedStep):
     def _read(self, pair: ImagePair) -> DecodedPair | RejectedPair:
         settings = self.manifest.interpolate
         try:
-            pair_checks.check_captions(pair.captions)
-            truth = pair_checks.true_frames(pair, settings.depth) if self.with_truth else {}
+            check_captions(pair.captions)
+            truth = true_frames(pair, settings.depth) if self.with_truth else {}
             pixels, stored_sizes = self._images([pair.before, pair.after, *truth.values()])
             before, after, *between = pixels
             registration = None
@@ -432,9 +441,9 @@ class Interpolate(StagedStep):
             side = self.manifest.image_size
             size = before.shape[:2] if side is None else (side, side)
             others = [frame.shape[:2] for frame in between]
-            pair_checks.check_sizes(before.shape[:2], after.shape[:2])
-            pair_checks.check_sizes(size, size, others)
-            pair_checks.check_codec(size, settings.codec)
+            check_sizes(before.shape[:2], after.shape[:2])
+            check_sizes(size, size, others)
+            check_codec(size, settings.codec)
             truth_frames = dict(zip(truth, between, strict=True))
             if not settings.keep_truth:
                 return DecodedPair(before, after, truth_frames, registration=registration)
@@ -450,9 +459,7 @@ class Interpolate(StagedStep):
         size, how = self.manifest.image_size, self.manifest.image.filter
         return [images.resize(picture, size, how) for picture in pictures]
 
-    def _images(
-        self, references: Sequence[str]
-    ) -> tuple[list[np.ndarray], list[pair_checks.Size | None]]:
+    def _images(self, references: Sequence[str]) -> tuple[list[np.ndarray], list[Size | None]]:
         """Images of a pair, and the sizes in which they are stored.
 
         That of a video's frame is not known: frames that are held for later are resized, unless
@@ -463,7 +470,7 @@ class Interpolate(StagedStep):
         if self.resizes_frames or values.filter != "bicubic":
             size = None
         found: list[np.ndarray | Values] = []
-        sizes: list[pair_checks.Size | None] = []
+        sizes: list[Size | None] = []
         for path in paths:
             if images.is_frame(path):
                 found.append(self.video_frames.read(path, size))

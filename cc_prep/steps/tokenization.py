@@ -9,7 +9,7 @@ from torch import Tensor
 from cc_prep.errors import UserError
 from cc_prep.models.cpu import image_by_image, use_kernels
 from cc_prep.models.vqgan import VQGAN
-from cc_prep.steps.pair_checks import Multiple, check_divisible
+from cc_prep.steps.base import Multiple, check_divisible
 
 MAX_CODES = 2**15  # indices are stored as int16
 
