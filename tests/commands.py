@@ -86,8 +86,6 @@ def without_ray(workers: int = 1) -> Iterator[None]:
 
     Each shard is made by the same `ShardWorker` from the same row as by Ray, so the files are too.
     """
-    import torch
-
     from cc_prep.steps.base import MakeStep
     from pipelines import engine, timing
     from pipelines.cluster.pool import Pool, Resources
@@ -115,7 +113,6 @@ def without_ray(workers: int = 1) -> Iterator[None]:
         "try_out": try_out,
     }
     originals = {name: getattr(engine, name) for name in replaced}
-    threads = torch.get_num_threads()
     try:
         for name, function in replaced.items():
             setattr(engine, name, function)
@@ -123,7 +120,9 @@ def without_ray(workers: int = 1) -> Iterator[None]:
     finally:
         for name, function in originals.items():
             setattr(engine, name, function)
-        torch.set_num_threads(threads)
+        # Not imported here: a worker that needs no network would wait seconds for it.
+        if (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(1)
 
 
 @contextlib.contextmanager
