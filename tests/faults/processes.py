@@ -131,15 +131,19 @@ sys.addaudithook(hold)
 
 
 class Hold:
-    """Holds each process that opens a file, from `begin` on, if it was started in `environment`."""
+    """Holds each process that opens a file, from `begin` on, if it was started in `environment`.
 
-    def __init__(self, folder: Path, file: Path) -> None:
+    Args:
+        at_start: Further code of such a process.
+    """
+
+    def __init__(self, folder: Path, file: Path, at_start: str) -> None:
         self._mark = folder / "held"
         self._reached = folder / "reached"
         text = HOLD.format(
             file=str(file.absolute()), mark=str(self._mark), reached=str(self._reached)
         )
-        (folder / "sitecustomize.py").write_text(text)
+        (folder / "sitecustomize.py").write_text(text + at_start)
         paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
@@ -155,13 +159,13 @@ class Hold:
 
 
 @contextlib.contextmanager
-def held(file: Path, at_once: bool = True) -> Iterator[Hold]:
+def held(file: Path, at_once: bool = True, at_start: str = "") -> Iterator[Hold]:
     """Whoever opens the file within the block waits there until its end.
 
     The file stays as it is: a pipe in its place, which holds too, is refused.
     """
     with tempfile.TemporaryDirectory() as folder:
-        hold = Hold(Path(folder), file)
+        hold = Hold(Path(folder), file, at_start)
         if at_once:
             hold.begin()
         try:
@@ -258,11 +262,6 @@ def ended(job: Job) -> str:
 def leftovers(folder: Path) -> list[str]:
     """Temporaries of killed writers."""
     return sorted(p.name for p in folder.rglob("*.tmp"))
-
-
-def environment() -> dict[str, str]:
-    """That of this process."""
-    return dict(os.environ)
 
 
 def run(command: list[str], more: dict[str, str]) -> int:

@@ -23,14 +23,15 @@ FEW = 1
 JOB = (
     *("--set", "shards.pairs_per_shard=2", "--set", "interpolate.threads=1"),
     *(
-        ("--set", "interpolate.method=crossfade", "--set", "interpolate.depth=5")
+        ("--set", "interpolate.method=crossfade", "--set", "interpolate.depth=2")
         if tries(FEW) == FEW
         else ("--set", "interpolate.depth=3", "--set", "image_size=96")
     ),
 )
 VICTIMS = ("driver", "actor", "session", "raylet", "pause", "agent", "SIGTERM")
-# What a full disk does to a worker needs no Ray; `make faults` has it with Ray.
-FILLED = processes.start_alone if tries(FEW) == FEW else processes.start
+# What a full disk does to a worker, and the lock of a folder to a job, needs no Ray; `make faults`
+# has both with Ray.
+START_ALONE = processes.start_alone if tries(FEW) == FEW else processes.start
 START, WORK = 10.0, 1.0  # seconds that a job takes to its first pair, and for its shards
 
 
@@ -134,7 +135,7 @@ def test_a_disk_that_fills_up(
 ) -> None:
     root = Path(shutil.copytree(synth_root, tmp_path / "root"))
     with processes.held(last_image(root, undisturbed)) as hold:
-        job = FILLED(*arguments(root, disk / "out"), env=hold.environment)
+        job = START_ALONE(*arguments(root, disk / "out"), env=hold.environment)
         assert processes.wait_for(lambda: shards(disk / "out"), job)
         processes.fill(disk / "filler")
     output = processes.ended(job)
@@ -204,27 +205,33 @@ def damage(images: list[Path]) -> None:
             image.write_bytes(data[: len(data) // 2] if number % 4 == 1 else b"\xff" * len(data))
 
 
-@pytest.fixture
-def jumping(tmp_path: Path) -> dict[str, str]:
-    """An environment in which the time of day leaps by days, forth and back, every second."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import time as module\ntrue = module.time\n"
-        "def time():\n    return true() + 172800 * ((int(true()) % 3) - 1)\n"
-        "time.__module__ = 'time'\nmodule.time = time\n"  # so that it pickles as the true one
-    )
-    program = "import time; t = time.time(); time.sleep(1.1); assert abs(time.time() - t) > 1000"
-    environment = {"PYTHONPATH": str(tmp_path)}
-    assert processes.run([sys.executable, "-c", program], environment) == 0
-    return {**processes.environment(), **environment}
+# The time of day leaps by days, forth and back, every second. It pickles as the true one.
+JUMPING = """
+import time
+true = time.time
+def jumping():
+    return true() + 172800 * ((int(true()) % 3) - 1)
+jumping.__module__, jumping.__qualname__ = "time", "time"
+time.time = jumping
+"""
+JUMPS = "import time; t = time.time(); time.sleep(1.1); assert abs(time.time() - t) > 1000"
 
 
 def test_of_two_jobs_started_together_one_works(
-    undisturbed: Path, tmp_path: Path, synth_root: Path, jumping: dict[str, str]
+    undisturbed: Path, tmp_path: Path, synth_root: Path
 ) -> None:
-    """And its bytes are the same, though the clocks of all its processes jump."""
+    """And its bytes are the same, though the clocks of all its processes jump.
+
+    It is held at its last pair until the other one has ended.
+    """
     for number in range(tries(1)):
         out = tmp_path / str(number)
-        jobs = [processes.start(*arguments(synth_root, out), env=jumping) for _ in range(2)]
+        with processes.held(last_image(synth_root, undisturbed), at_start=JUMPING) as hold:
+            assert processes.run([sys.executable, "-c", JUMPS], hold.environment) == 0
+            jobs = [
+                START_ALONE(*arguments(synth_root, out), env=hold.environment) for _ in range(2)
+            ]
+            processes.wait_for(lambda jobs=jobs: jobs[1].poll() is not None, jobs[0])
         outputs = [processes.ended(job) for job in jobs]
         assert sorted(job.returncode for job in jobs) == [0, 2], outputs
         [works] = [job for job in jobs if job.returncode == 0]
