@@ -54,7 +54,9 @@ class Tried:
             self.run("python", "-m", "pip", "install", "--quiet", "-c", constraints, with_extras)
             return
         pip = [sys.executable, "-m", "pip", "--python", str(self.bin / "python")]
-        subprocess.run([*pip, "install", "--quiet", "--no-deps", wheel], check=True)
+        # Compiled when it is imported: most of the modules are not.
+        install = ["install", "--quiet", "--no-deps", "--no-compile", wheel]
+        subprocess.run([*pip, *install], check=True)
         [site] = (path / "env/lib").glob("python*/site-packages")
         # Lines of .pth files in that folder, such as that of our checkout, are not followed.
         (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
