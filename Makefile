@@ -74,7 +74,7 @@ $(ORT_WEB): $(SETUP)
 	  onnxruntime-web@1.30.0
 	@touch $@
 
-# A test compares METEOR with its Java program. Installed only where there is none.
+# A test compares tokens with those of a Java program. Installed only where there is none.
 java: $(JAVA)
 
 $(JAVA): $(SETUP)
