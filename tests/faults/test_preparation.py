@@ -156,7 +156,9 @@ def test_an_output_that_becomes_read_only(
     root = Path(shutil.copytree(synth_root, tmp_path / "root"))
     with processes.held(last_image(root, undisturbed)) as hold:
         job = processes.start_alone(*arguments(root, disk / "out"), env=hold.environment)
-        assert processes.wait_for(lambda: shards(disk / "out"), job)
+        # From then on it opens no file for writing, of which one would keep the disk as it is.
+        assert processes.wait_for(hold.is_reached, job), processes.ended(job)
+        assert shards(disk / "out")
         processes.remount(disk, "ro")
     output = processes.ended(job)
     assert job.returncode in (1, 2)
