@@ -96,14 +96,14 @@ def _train(arguments: list[str], said: Path, environment: dict[str, str]) -> Non
 Job = subprocess.Popen[str] | Training
 
 
-def wait_for(happened: Callable[[], object], job: Job) -> bool:
-    """Whether it happened before the job ended."""
+def wait_for(happened: Callable[[], object], job: Job, every: float = 0.05) -> bool:
+    """Whether it happened before the job ended. It is asked after so many seconds each time."""
     deadline = time.monotonic() + PATIENCE
     while job.poll() is None:
         if happened():
             return True
         assert time.monotonic() < deadline, "nothing happened for minutes"
-        time.sleep(0.01)
+        time.sleep(every)
     return False
 
 

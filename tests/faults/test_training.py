@@ -48,9 +48,9 @@ def dies(job: processes.Job, run: Path, moment: str, rng: random.Random) -> bool
     """Kills a training at a moment; whether it was still there."""
     if moment == "while a checkpoint is written":
         for _ in range(rng.randint(1, 3)):
-            processes.wait_for(lambda: writing(run), job)
+            processes.wait_for(lambda: writing(run), job, 0.01)
             # Until this one is done, so that another is waited for.
-            processes.wait_for(lambda: not writing(run) or rng.random() < 0.05, job)
+            processes.wait_for(lambda: not writing(run) or rng.random() < 0.05, job, 0.01)
     else:
         step = rng.randint(0, 4)  # of eight; before the first one, there are the settings
         processes.wait_for(
@@ -58,6 +58,7 @@ def dies(job: processes.Job, run: Path, moment: str, rng: random.Random) -> bool
                 (run / "settings.json").exists() and max(checkpoints.steps(run), default=0) >= step
             ),
             job,
+            0.01,
         )
         time.sleep(rng.uniform(0, 0.1))
     number = rng.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM))
