@@ -55,12 +55,12 @@ def test_fidelity_tells_sets_apart() -> None:
     rng = np.random.default_rng(0)
     smooth = [np.full((64, 64, 3), rng.integers(0, 256, 3), np.uint8) for _ in range(24)]
     noise = [rng.integers(0, 256, (64, 64, 3), np.uint8) for _ in range(24)]
-    same, other = fidelity.measure(smooth, smooth, None), fidelity.measure(noise, smooth, None)
+    mixed = [np.full((48 + i, 64, 3), 7 * i, np.uint8) for i in range(24)]
+    same, other = fidelity.measure(mixed, mixed, None), fidelity.measure(noise, smooth, None)
+    assert same["images"] == 24
     assert same["FID"] == pytest.approx(0, abs=1e-2)
     assert (same["precision"], same["recall"]) == (1, 1)
     assert other["FID"] > 10
     assert other["precision"] < 0.5
-    mixed = [np.full((48 + i, 64, 3), 7 * i, np.uint8) for i in range(24)]
-    assert fidelity.measure(mixed, smooth, None)["images"] == 24
     with pytest.raises(UserError, match="no such file"):
         fidelity.measure(smooth, smooth, "nowhere.pth")
