@@ -45,6 +45,7 @@ class Config(Sizes):
     Attributes:
         latent: Channels of a frame's features.
         frames: Of a sequence, both ends included.
+        text_vocabulary: Byte pairs of captions; 0 of an encoder that never sees one.
         standardised: The features' channels are standardised first.
         local: It has the head that tells what was pasted where.
     """

@@ -39,7 +39,12 @@ from cc_train.systems.procap.batches import (
 )
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
 from cc_train.systems.procap.masking import Masks
-from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder, Sizes
+from cc_train.systems.procap.procedure_encoder import (
+    BYTE_PAIRS,
+    Config,
+    ProcedureEncoder,
+    Sizes,
+)
 from cc_train.systems.procap.stage1_objective import Losses, Stage1Objective
 from cc_train.systems.procap.stage1_probe import Gate, ProbedPairs
 from cc_train.training.settings import Loop
@@ -62,12 +67,19 @@ class Network(Sizes):
     networks; for training from scratch."""
 
     def encoder(
-        self, features: FrameFeatures, frames: int, grid: tuple[int, int], local: bool = False
+        self,
+        features: FrameFeatures,
+        frames: int,
+        grid: tuple[int, int],
+        *,
+        local: bool = False,
+        words: bool = True,
     ) -> ProcedureEncoder:
         """An untrained encoder for so many frames of [rows, columns] tokens.
 
         Args:
             local: With the head of `losses.local`.
+            words: With the embeddings of captions' byte pairs.
         """
         config = Config(
             **self.model_dump(include=set(Sizes.model_fields)),
@@ -77,6 +89,7 @@ class Network(Sizes):
             rows=grid[0],
             columns=grid[1],
             standardised=features.backbone is not None,
+            text_vocabulary=BYTE_PAIRS if words else 0,
             local=local,
         )
         encoder = ProcedureEncoder(config, self.position_std)
@@ -122,7 +135,7 @@ class Settings(Section):
     """Weights of the losses."""
     text: Text = "captions"
     """`none`: the encoder sees no captions, so that pairs without any teach it as much as others.
-    Not in the paper; it needs `losses.align=0`."""
+    It has no embeddings of words then. Not in the paper; it needs `losses.align=0`."""
     first_caption: bool = False
     """Always take a pair's first caption, and not a random one."""
     probe_labels: int | None = Field(None, ge=10)
@@ -195,6 +208,7 @@ def prepare(settings: Settings, request: TrainingRequest) -> Task:
         data,
         request.console,
         local=settings.losses.local > 0,
+        words=settings.text != "none",
     )
     if request.init is not None:
         start_from_clip(encoder, request.init)
@@ -260,10 +274,11 @@ def untrained(
     console: Console,
     *,
     local: bool = False,
+    words: bool = True,
 ) -> ProcedureEncoder:
     """An untrained encoder, which has only the statistics of a backbone's features."""
     grid = frozen_networks.grid(data.first, features.vqgan)
-    encoder = network.encoder(features, frames, grid, local)
+    encoder = network.encoder(features, frames, grid, local=local, words=words)
     backbone = features.backbone
     if backbone is not None and encoder.standardise is not None:
         seen = feature_statistics.compute(data.train, features.source, console, backbone.on_grid)
@@ -285,9 +300,8 @@ def read_encoder(run: Path) -> tuple[ProcedureEncoder, dict[str, Any]]:
 
 def read_features(run: Path, trained: Mapping[str, Any], cache_mb: int = 0) -> FrameFeatures:
     """The frozen networks of a stage-1 run with these settings. Raises UserError."""
-    # Before it had a switch of its own, the range of the images went with the losses' deviations.
-    range_quirk = trained.get("reference_quirks", trained["losses"]["reference_quirks"])
-    return frozen_networks.read(run, trained, trained["frames"], bool(range_quirk), cache_mb)
+    quirks = bool(trained["reference_quirks"])
+    return frozen_networks.read(run, trained, trained["frames"], quirks, cache_mb)
 
 
 @torch.inference_mode()

@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         head[0].bias.fill_(0.5)  # as after a training
         head[1].weight.zero_()
         head[1].bias.copy_(torch.eye(len(head[1].bias))[CODE])
-    about = {"frames": "tokens", "losses": {"reference_quirks": False}}
+    about = {"frames": "tokens", "reference_quirks": False}
     init = write_run(path / "1", "stage1", first, {**about, "network": network})
     decoder = {"width": 16, "heads": 2, "hidden": 16, "layers": 1, "length": 8}
     quirks = {"reference_quirks": False}

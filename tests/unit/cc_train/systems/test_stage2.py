@@ -27,6 +27,7 @@ from tests import shard_factory, weight_factory
 SCENES = 6
 QUIET = Console(quiet=True)
 NETWORK = {"width": 64, "layers": 1, "text_length": 4}
+NO_SLIPS = {"frames": "tokens", "reference_quirks": False}
 
 
 def prepared(
@@ -70,6 +71,21 @@ def write_run(folder: Path, system: str, task: Task, settings: dict[str, object]
     tensors = task.objective.network.state_dict()
     checkpoints.write(run, 0, tensors, settings, {}, {"metrics": {}, "best": {"step": 0}})
     return run
+
+
+def test_an_encoder_that_saw_no_captions_has_no_words(tmp_path: Path) -> None:
+    """Keeps away: 49,408 embeddings that nothing reads, most of a small captioner's file."""
+    settings: dict[str, Any] = {
+        "network": NETWORK, "text": "none", "losses": {"align": 0}, "keyframes": {"k": 0}
+    }  # fmt: skip
+    first = prepared(tmp_path, "stage1", **settings)
+    run = write_run(tmp_path, "stage1", first, {**NO_SLIPS, **settings})
+    second = prepared(tmp_path, "stage2", run, queries={"k": 0})
+    network = second.objective.network
+    assert isinstance(network, ProCap)
+    assert len(network.encoder.text_emb.weight) == NETWORK["text_length"] + 1
+    tokens = torch.zeros(2, 2, network.encoder.config.frame_tokens, dtype=torch.long)
+    assert len(network.eval().caption(tokens)) == 2
 
 
 @pytest.mark.parametrize("first", [False, True])
