@@ -1,8 +1,9 @@
 #!/bin/sh
 # Trains composites-mini, a captioner of photographs, from nothing: `make photos-mini`. Every step can
-# be stopped and resumed; its defaults made the one in the package. It needs Debian's
-# apt-get, and ends with what it and photos-mini say of composed pairs, and photos-mini of real ones
-# with its own comparison and with this one.
+# be stopped and resumed. The one in the package learned from the models' icons alone, without views
+# (benchmarks/results/notes/photos.md). It needs Debian's apt-get, and ends with what it and
+# photos-mini say of composed pairs, and photos-mini of real ones with its own comparison and with
+# this one.
 set -eu
 at=${PHOTOS_MINI:-out/photos-mini}
 python=${BIN:-.venv/bin}/python
