@@ -18,6 +18,9 @@ from cosmic_ray.operators.operator import Operator
 
 from tests.mutants.operators import Span, operators
 
+# From here on, one more of a limit or an amount is no mistake: a test could only repeat the figure.
+MANY = 20
+
 
 @dataclass(frozen=True)
 class Change:
@@ -101,7 +104,9 @@ def mutated(change: Change, source: str) -> Mutant | None:
 def _unwatched(source: str) -> list[Span]:
     """Where no test can notice a change: annotations, decorators, and assertions, which hold.
 
-    `strict=True` of a zip is an assertion, a union of types an annotation.
+    `strict=True` of a zip is an assertion, a union of types an annotation. Nor would a user notice
+    one more or less of an amount that somebody chose: a module's constant of MANY and more, a size
+    such as `1 << 20`, and how many letters a message shows of a value.
     """
     nodes: list[ast.AST | None] = []
     for node in ast.walk(ast.parse(source)):
@@ -117,11 +122,33 @@ def _unwatched(source: str) -> list[Span]:
             nodes += [option.value for option in node.keywords]
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr) and _type(node):
             nodes.append(node)
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.LShift):
+            nodes += [node] if _number(node.left) and _number(node.right) else []
+        elif isinstance(node, ast.Slice) and _number(node.upper) >= MANY:
+            nodes.append(node.upper)
+        elif isinstance(node, ast.Module):
+            constants = [line for line in node.body if isinstance(line, ast.Assign)]
+            values = [one for line in constants for one in _values(line)]
+            nodes += [value for value in values if _number(value) >= MANY]
     return [
         ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
         for node in nodes
         if isinstance(node, ast.stmt | ast.expr)
     ]
+
+
+def _values(node: ast.Assign) -> list[ast.expr]:
+    """What the names get: `A, B = 1, 2` gives each of the two."""
+    match node.targets, node.value:
+        case [ast.Tuple()], ast.Tuple(elts=values):
+            return values
+    return [node.value]
+
+
+def _number(node: ast.AST | None) -> float:
+    """A literal number; 0 for all else."""
+    value = node.value if isinstance(node, ast.Constant) else 0
+    return value if isinstance(value, int | float) else 0
 
 
 def _type(node: ast.expr) -> bool:

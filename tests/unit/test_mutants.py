@@ -61,6 +61,17 @@ def test_mutants_change_code_and_neither_annotations_nor_assertions() -> None:
     assert (11, "return count < LIMIT", "return count <= LIMIT") in texts
 
 
+def test_amounts_that_somebody_chose_stay() -> None:
+    """Keeps away: tests that repeat a constant, since its mutants would survive without them."""
+    source = "SHOWN, CODES = 80, (404,)\nBYTES = 1 << 30\nMOST = 3\nprint(text[:80], text[:2])\n"
+    assert {change.text for change in changes("m.py", source)} == {
+        "SHOWN, CODES = 80, (404,)", "MOST = 3", "print(text[:80], text[:2])"
+    }  # fmt: skip
+    numbers = [source.splitlines()[line - 1][start:end] for (line, start), (_, end) in
+               {change.site for change in changes("m.py", source)}]  # fmt: skip
+    assert sorted(numbers) == ["2", "3", "404"]
+
+
 def test_a_sample_stays_when_other_lines_move() -> None:
     """Keeps away: a comment that changes which mutants are tried, and with them the figures."""
     before = sample("m.py", SOURCE, 4, seed=0)
