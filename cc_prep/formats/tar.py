@@ -337,9 +337,9 @@ class _CountedFile:
         return data
 
     def since(self, offset: int) -> bytes:
-        """What was read from an offset on, as far as it is kept."""
+        """What was read from an offset on, which is in one of the last two reads."""
         data = b"".join(self.last)
-        return data[max(0, len(data) - (self.count - offset)) :]
+        return data[len(data) - (self.count - offset) :]
 
 
 class _HashingFile(io.RawIOBase):

@@ -10,6 +10,7 @@ import hashlib
 import io
 import tarfile
 from collections.abc import Callable
+from contextlib import nullcontext as does_not_raise
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,20 @@ def test_a_damaged_header_is_no_end(tmp_path: Path, read: Callable[[str], object
             read(str(path))
 
 
+@pytest.mark.parametrize(
+    ("left_out", "more", "message"),
+    [(0, b"", None), (1, b"", "is cut short"), (0, bytes(99) + b"x", "goes on behind its end")],
+)
+def test_zeros_alone_stand_behind_the_last_member(
+    left_out: int, more: bytes, message: str | None
+) -> None:
+    """Keeps away: a cut tar of which a reader says that it is whole."""
+    data = b"z" * 512 + bytes(tar.END_MARK - left_out) + more
+    expected = pytest.raises(DamagedShard, match=f"a: {message}") if message else does_not_raise()
+    with expected:
+        tar.check_end(io.BytesIO(data), 512, "a")
+
+
 def test_a_part_holds_whole_samples_and_nothing_else(tmp_path: Path) -> None:
     """Keeps away: a sample without its last members, where zeros took the place of a header."""
     path = tmp_path / "a.tar"
@@ -214,6 +229,9 @@ def test_offsets_point_at_headers(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar") as opened:
         starts = {m.name.partition(".")[0]: m.offset for m in opened if m.name.endswith("json")}
     assert {key: offset for key, (offset, _) in written.spans.items()} == starts
+    path = str(tmp_path / "a.tar")
+    assert tar.spans(path) == written.spans
+    assert tar.checksums(path, written.spans) == written.checksums
 
 
 def test_nothing_is_written_before_the_end(tmp_path: Path) -> None:
