@@ -29,7 +29,7 @@ def read(data: bytes, name: str) -> np.ndarray:
             raise ValueError("holds Python's objects, which are not read")
         size = len(data) - file.tell()
         # Python's integers: NumPy's would overflow.
-        if min(shape, default=0) < 0 or size != math.prod(shape) * dtype.itemsize:
+        if size != math.prod(shape) * dtype.itemsize:
             raise ValueError(f"{size:,} bytes for {dtype} {shape}")
         flat = np.frombuffer(data, dtype, offset=file.tell())
         return flat.reshape(shape, order="F" if transposed else "C")
