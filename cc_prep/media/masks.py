@@ -234,7 +234,7 @@ def _check_alpha(ids: np.ndarray, pixels: np.ndarray, alpha: np.ndarray, name: s
     """
     if alpha.min() == alpha.max():
         return
-    has_one_colour = bool((pixels == pixels[0, 0]).all())
+    has_one_colour = not np.ptp(pixels, axis=(0, 1)).any()
     if has_one_colour or (ids[alpha == 0] > 0).any():
         raise RejectedPair(
             Reason.UNREADABLE_MASK,

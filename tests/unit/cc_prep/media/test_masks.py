@@ -258,6 +258,17 @@ def test_land_cover_beside_a_union_leaves_the_change_alone(tmp_path: Path) -> No
     assert classes_shown(tmp_path, record) == {1, 2}
 
 
+def test_one_side_of_land_cover_shows_what_it_has(tmp_path: Path) -> None:
+    """Keeps away: a side that is compared with none, and classes of a change that cancel out."""
+    written(tmp_path / "b.png", squares(0, 128, 255))
+    record = replace(pair(0), mask_values=LEVIR, land_cover=True)
+    assert classes_shown(tmp_path, replace(record, mask_before="b.png")) == {1, 2}
+    assert classes_shown(tmp_path, replace(record, mask_after="b.png")) == {1, 2}
+    both = replace(record, mask_before="b.png", mask_after="b.png")
+    assert classes_shown(tmp_path, both) == set()
+    assert classes_shown(tmp_path, replace(both, land_cover=False)) == {1, 2}
+
+
 def test_a_union_is_not_compared_with_a_side_of_land_cover(tmp_path: Path) -> None:
     """Keeps away: a class that is not counted where the union and the only side agree."""
     written(tmp_path / "m.png", squares(0, 0, 128, 0))
@@ -284,12 +295,12 @@ def test_a_mask_of_another_shape_fits_no_image(tmp_path: Path) -> None:
         assert union is not None
         assert union.shape == frames
         assert masks.shown(str(tmp_path), record, frames, sizes) is not None
-    for sizes in (
-        masks.ImageSizes((32, 48), (32, 32)),
-        masks.ImageSizes((32, 32), (31, 33)),
-        masks.ImageSizes(None, (64, 60)),
+    for sizes, image_text in (
+        (masks.ImageSizes((32, 48), (32, 32)), "48×32"),
+        (masks.ImageSizes((32, 32), (31, 33)), "33×31"),
+        (masks.ImageSizes(None, (64, 60)), "60×64"),
     ):
-        message = r"m\.png: 32×32 px, and its image has \d+×\d+"
+        message = rf"m\.png: 32×32 px, and its image has {image_text}\."
         for read in (
             lambda sizes=sizes: masks.of_pair(str(tmp_path), record, 24, 24, sizes=sizes),
             lambda sizes=sizes: masks.shown(str(tmp_path), record, None, sizes),
