@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,15 @@ def test_differences_are_named() -> None:
     # A section that one of them lacks, or has as a plain value.
     assert provenance.differences({"a": {"b": 1}}, {}) == ["a: {'b': 1} → None"]
     assert provenance.differences({"a": 1}, {"a": {"b": 1}}) == ["a: 1 → {'b': 1}"]
+
+
+def test_versions_of_what_need_not_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a job that ends for want of a library for videos, and one without torch."""
+    monkeypatch.setattr(provenance, "PACKAGES", ("numpy", "no-such-package"))
+    with pytest.raises(metadata.PackageNotFoundError):
+        provenance.software()
+    monkeypatch.setattr(provenance, "OPTIONAL", ("no-such-package",))
+    assert provenance.software().keys() == {"python", "numpy"}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"settings": 3}', "[" * 10**5])

@@ -54,6 +54,7 @@ def test_long_equal_texts_are_refused_while_they_are_read(monkeypatch: pytest.Mo
     few = io.BytesIO()
     pq.write_table(pa.table({"t": ["x" * 100_000] * 50}), few, compression="zstd")
     assert len(tables.read_rows(few.getvalue(), None, "x")) == 50
+    assert len(tables.read_rows(table(t=["x" * 6_000_000]), None, "x")) == 1
 
 
 def test_a_dictionary_counts_as_often_as_it_stands_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:

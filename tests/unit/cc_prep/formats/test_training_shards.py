@@ -117,6 +117,7 @@ def test_members_have_one_order() -> None:
         changed("features.npy", npy(FEATURES.values)[:-1]),
         changed("features.npy", npy(FEATURES.values) + b"x"),
         changed("features.npy", npy(FEATURES.values).replace(b"(2, 8,", b"(-2, 8,")),
+        changed("features.npy", npy(FEATURES.values).replace(b"(2, 8,", b"(-2,-8,")),
         changed("features.npy", npy(FEATURES.values).replace(b"4), }   ", b"4**40), }")),
         changed("features.npy", b""),
         changed("mirrored.npy", npy(FEATURES.values[:1])),
@@ -135,6 +136,20 @@ def test_members_have_one_order() -> None:
 def test_features_that_do_not_fit(members: dict[str, bytes]) -> None:
     """Keeps away: a shard of a stranger that runs code, asks for memory, or names other frames."""
     with pytest.raises(tar.DamagedShard, match=r"^k: "):
+        training_shards.decode("k", members)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        changed("features", None),
+        changed("features", "vit"),
+        {name: data for name, data in sample().items() if name != "features.npy"},
+    ],
+)
+def test_features_and_their_description_belong_together(members: dict[str, bytes]) -> None:
+    """Keeps away: Python's words about a type, which name neither of the two."""
+    with pytest.raises(tar.DamagedShard, match=r"entry in the \.json and a \.features\.npy"):
         training_shards.decode("k", members)
 
 
@@ -238,6 +253,20 @@ def test_the_index_says_what_a_trainer_asks(tmp_path: Path) -> None:
 def test_json_of_other_types_is_in_no_index(meta: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"in its \.json is"):
         training_shards.index_meta(meta)
+
+
+@pytest.mark.parametrize(
+    "change", [{"key": 1}, {"offset": -1}, {"bytes": None}, {"crc32c": 0.0}, {"more": 1}]
+)
+def test_what_is_no_row_of_the_index(tmp_path: Path, change: dict[str, object]) -> None:
+    """Keeps away: a position of a stranger's that a worker seeks."""
+    with training_shards.write_shard(str(tmp_path / "a.tar")) as (writer, written):
+        writer.add("k", sample())
+    training_shards.check_rows(written.index)
+    [row] = written.index
+    for rows in ([{**row, **change}], [row, {"key": "k"}]):
+        with pytest.raises(ValueError, match=r"is no row of index\.parquet"):
+            training_shards.check_rows(rows)
 
 
 def plain_sample() -> dict[str, bytes]:

@@ -58,6 +58,14 @@ def test_one_id_in_two_splits_is_no_id(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("outside", ["s3://b/a.png", "/data/a.png", "../a.png", "C:\\a.png"])
+def test_images_outside_the_root_are_not_named(outside: str) -> None:
+    """Keeps away: the folders of a maker's machine in a file that is handed on."""
+    meta = {"key": "k", "id": "1", "before": outside, "after": "b/a.png"}
+    assert reference_files.own_names("k", meta) == {"pair": "1", "after": "b/a.png"}
+    assert reference_files.own_names("1.png", meta) == {}
+
+
 def named(name: str, ids: list[str]) -> object:
     """Predictions of these ids in a system's format."""
     if name == "procap":
