@@ -161,9 +161,8 @@ def _number_of_names(pattern: str) -> int:
             names = _length(pattern[inner.start : position]) or inner.finished + inner.current
             opened[-1].current *= names
         position += 1
-    if len(opened) > 1:
-        raise ValueError(pattern)
-    return opened[0].current
+    [whole] = opened  # a ValueError where a brace is open still
+    return whole.current
 
 
 def _length(text: str) -> int:

@@ -32,7 +32,9 @@ def shard(path: Path, keys: tuple[str, ...] = ("k-0",), size: int = 700) -> Path
     return path
 
 
-@pytest.mark.parametrize("pattern", ["train-{000..003.tar", "train-000}.tar"])
+@pytest.mark.parametrize(
+    "pattern", ["train-{000..003.tar", "train-000}.tar", "{0..999999}-{0.tar", "{0..999999}-0}.tar"]
+)
 def test_a_brace_without_the_other_one(pattern: str) -> None:
     """Keeps away: twenty lines of traceback for a slip of the keyboard."""
     with pytest.raises(UserError, match="a brace without the other one"):
