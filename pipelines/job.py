@@ -109,7 +109,7 @@ class Summary:
     made_now: int
 
     def too_many_rejects(self, most: float) -> bool:
-        return self.planned > 0 and self.rejected / self.planned > most
+        return self.rejected / self.planned > most
 
 
 def run(spec: JobSpec, options: Options, console: Console) -> Summary | None:
@@ -187,8 +187,8 @@ def _locked(
     }
     state.write_plan(planned)
     account.write(planned, record)
-    if _excluded(spec):
-        console.print(f"excluded: {_excluded(spec)}")
+    if note := _excluded(spec):
+        console.print(f"excluded: {note}")
     if done := len(plan) - len(todo):
         console.print(f"{done} of {len(plan)} shards are done already")
     if again := sum(_has_new_input(shard, account.finished.get(shard.name)) for shard in todo):
@@ -401,8 +401,8 @@ def _print_plan(
         "memory": spec.memory,
         "weights": ", ".join(f"{n} {d[:12]}" for n, d in spec.weights.items()) or "none",
     }
-    if _excluded(spec):
-        rows["excluded"] = _excluded(spec)
+    if note := _excluded(spec):
+        rows["excluded"] = note
     for name, value in rows.items():
         console.print(f"{name:8} {value}")
     if todo:

@@ -323,9 +323,26 @@ def test_a_dry_run_writes_nothing_and_says_what_is_left(tmp_path: Path) -> None:
     assert summary is None
     assert "pairs    10 in 3 shards of up to 4\n" in output
     assert "to do    6 pairs in 2 shards\n" in output
-    assert "disk     about 10.0 kB, " in output
+    assert "disk     about 10.0 kB, 4.0 kB a shard, " in output
+    assert "excluded" not in output
     assert "weights  net abc\n" in output
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_a_plan_of_one_shard_says_its_size_once(tmp_path: Path) -> None:
+    plan = run(spec(tmp_path, 4), dry_run=True)[1]
+    assert "disk     about 4.0 kB, " in plan
+    assert "a shard" not in plan
+
+
+def test_excluded_pairs_are_told(tmp_path: Path) -> None:
+    """Keeps away: a data set that is smaller than its owner knows, without a word."""
+    exclude = {"file": "out.csv", "pairs": {"train": 1200, "val": 34}}
+    smaller = spec(tmp_path, settings={"exclude": exclude})
+    note = "1,234 pairs of the data, by out.csv\n"
+    assert f"excluded {note}" in run(smaller, dry_run=True)[1]
+    assert f"excluded: {note}" in run(smaller)[1]
+    assert "excluded" not in run(spec(tmp_path / "all"))[1]
 
 
 def test_rejects_are_retried_when_asked(tmp_path: Path) -> None:
