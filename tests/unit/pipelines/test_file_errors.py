@@ -23,6 +23,7 @@ AGAIN = "or run the job that wrote it again"
     ("cause", "kind", "message"),
     [
         (OSError(errno.ENOSPC, "x"), JobFailed, "a worker met: No space left on device"),
+        (OSError(errno.EIO, "x", "/a.tar"), JobFailed, "a worker met: /a.tar: Input/output error"),
         (
             FileNotFoundError(errno.ENOENT, "x", "/data/a.png"),
             UserError,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,21 @@ from rich.console import Console
 
 from cc_prep import manifest
 from cc_prep.errors import UserError
-from cc_prep.formats import provenance, scores, sequences
+from cc_prep.formats import changes, entities, provenance, rejects, scores, sequences
 from cc_prep.formats.rejects import Reject
 from cc_prep.formats.tar import VERSIONS, DamagedShard, write_shard
 from cc_prep.inspect import verification
 from cc_prep.records import FrameScores, FrameSequence
-from pipelines.shards import PlannedShard, Sequences, remaining
+from pipelines import fingerprint
+from pipelines.shards import FindingFiles, PlannedShard, Sequences, remaining
 from pipelines.state.journal import Done
 from pipelines.stored import (
+    Findings,
     finished_shards,
     note_what_is_missing,
     plan_from_sequences,
+    read_findings,
+    with_findings,
 )
 from tests import job_factory
 
@@ -176,6 +181,64 @@ def test_what_is_not_finished_is_refused(tmp_path: Path) -> None:
     assert "cc-prep interpolate" in str(caught.value)
     record(tmp_path, {"a-000000": {"samples": 1}}, "cc-sequences")
     assert finished_shards(str(tmp_path), kind, "interpolate") == {"a-000000": {"samples": 1}}
+
+
+def test_how_much_of_a_split_is_finished_is_told(tmp_path: Path) -> None:
+    """Keeps away: "not finished" of a folder, and nothing of how far it is."""
+    planned = {"train-000000": 3, "train-000001": 3, "val-000000": 2}
+    shards = {
+        "train-000000": {"samples": 2, "rejected": 1},
+        "train-000001": {"samples": 1, "rejected": 0},
+        "val-000000": {"samples": 1, "rejected": 1},
+    }
+    folder = record(tmp_path, shards, "cc-sequences", complete=False, planned=planned)
+    with pytest.raises(UserError, match=r"are finished \(train: 4 of 6 pairs\)\. Run: .* --limit"):
+        finished_shards(folder, sequences.FORMAT, "interpolate")
+
+
+@pytest.fixture
+def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Findings]:
+    """An OUT with changes of four pairs, and with entities of the three that were not rejected."""
+    monkeypatch.setattr(fingerprint, "continue_from", lambda manifest, folder, keys: None)
+    for kind, count in ((changes.FORMAT, 4), (entities.FORMAT, 3)):
+        shards = {"train-000000": {"samples": 3, "rejected": count - 3, "sha256": kind.folder}}
+        more = {
+            "settings": {kind.folder: {"of": kind.name}},
+            "weights": {kind.name: "a"},
+            "planned": {"train-000000": count},
+        }
+        record(tmp_path / kind.folder, shards, kind.name, **more)
+    aside = Reject(job_factory.pair(1).key, "1", "train", "change", "train-000000", "r", "m")
+    rejects.write(str(tmp_path / "changes"), [aside])
+    return str(tmp_path), read_findings(manifest.load("synth"), str(tmp_path))
+
+
+def test_findings_of_both_jobs_go_into_a_shard(found: tuple[str, Findings]) -> None:
+    """Keeps away: settings or weights of one job alone, and a refusal for a rejected pair."""
+    out, findings = found
+    assert findings.settings == {name: {"of": f"cc-{name}"} for name in ("changes", "entities")}
+    assert findings.weights == {"cc-changes": "a", "cc-entities": "a"}
+    shard = job_factory.shards(4, 4)[0]
+    [enriched] = with_findings([shard], out, findings)
+    files = (f"{out}/changes/train-000000.tar", f"{out}/entities/train-000000.parquet")
+    assert enriched.findings == FindingFiles(
+        sha256(f"{sha256(':changes')}:entities"),
+        *files,
+        rejected=(job_factory.pair(1).key,),
+        digests=dict(zip(files, ("changes", "entities"), strict=True)),
+    )
+    with pytest.raises(UserError, match="changes: covers 4 of the 5 pairs of train-000000"):
+        with_findings(job_factory.shards(5, 5), out, findings)
+
+
+def test_findings_without_entities(found: tuple[str, Findings]) -> None:
+    out, findings = found
+    [shard] = with_findings(job_factory.shards(4, 4), out, replace(findings, entities=None))
+    assert (shard.findings.changes, shard.findings.entities) == (
+        f"{out}/changes/train-000000.tar", None
+    )  # fmt: skip
+    shards = job_factory.shards(4, 4)
+    assert with_findings(shards, out, Findings({}, {})) == shards
 
 
 def frame_scores(value: float) -> FrameScores:

@@ -13,7 +13,7 @@ import pytest
 from cc_prep.errors import UserError
 from cc_prep.formats import training_shards
 from cc_prep.formats.rejects import Reject
-from pipelines.state.journal import Done, Journal, State
+from pipelines.state.journal import MAX_PAIRS, Done, Journal, Pace, State
 
 ROW = dict.fromkeys(set(training_shards.INDEX_SCHEMA.names) - {"shard"})
 ROW |= {"key": "k", "offset": 512, "bytes": 1024, "crc32c": 7, "captions": [], "mask_classes": []}
@@ -121,6 +121,29 @@ def test_a_damaged_plan_is_refused(tmp_path: Path, text: str, where: str) -> Non
     )
     with pytest.raises(UserError, match=message):
         state.plan()
+
+
+def test_journals_of_other_shards_stay(tmp_path: Path) -> None:
+    """Keeps away: a pair's crashes that are forgotten as another job of the folder begins."""
+    state = State(str(tmp_path))
+    for name in ("train-000000", "val-000000"):
+        state.write_journal(Journal(name, "run", "host"))
+    state.remove_journals({"train-000000", "train-000001"})
+    assert [journal.shard for journal in state.journals()] == ["val-000000"]
+
+
+@pytest.mark.parametrize(
+    ("write", "pair", "pairs"),
+    [(0.001, 1.0, 1), (0.1, 1.0, 5), (0.101, 1.0, 6), (1.0, 1.0, MAX_PAIRS), (1.0, 0.0, MAX_PAIRS)],
+)
+def test_a_slow_store_hears_of_several_pairs_at_once(write: float, pair: float, pairs: int) -> None:
+    """Keeps away: a job that waits for its own notes; and after a crash, pairs one by one that
+    need not be.
+    """
+    pace = Pace()
+    assert pace.pairs_per_journal_write == 1
+    pace.measured(write, pair)
+    assert pace.pairs_per_journal_write == pairs
 
 
 def test_a_damaged_journal_accuses_nobody(tmp_path: Path) -> None:
