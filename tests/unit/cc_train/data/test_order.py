@@ -87,6 +87,7 @@ def test_who_is_held_out_stays_as_it_is() -> None:
     items, ids = list(range(8)), list("aabbccde")
     assert order.hold_out(items, ids, 0.25) == ([0, 1, 2, 3, 4, 5, 7], [6])
     assert order.hold_out(items, ids, 0.0) == ([0, 1, 2, 3, 4, 5, 7], [6]), "at least one"
+    assert len(order.hold_out("abcdefghij", "abcdefghij", 0.0)[1]) == 1
     train, held_out = order.hold_out(items, ids, 0.6)
     assert len({ids[i] for i in held_out}) == 3
     train, _ = order.hold_out(items, ids, 1.0)

@@ -117,6 +117,33 @@ def test_pairs_of_a_scene_come_together(tmp_path: Path) -> None:
         assert [n // 2 for n in seen[::2]] == [n // 2 for n in seen[1::2]]
 
 
+@pytest.mark.parametrize("pair_scenes", [False, True])
+def test_partners_are_neighbours(tmp_path: Path, pair_scenes: bool) -> None:
+    """Keeps away: a sample that is its own negative, and one that depends on how a step is cut."""
+
+    def partners(batch: int, rank: int = 0, world: int = 1) -> dict[int, int]:
+        """The partner of each sample of a batch, by what their tokens say."""
+
+        def matched(samples: Any, rngs: Any, others: Any, negative_index: np.ndarray) -> Any:
+            seen = [int(one.tokens[0, 0, 0]) for one in (*samples, *others[0])]
+            return dict(zip(seen, (seen[i] for i in negative_index), strict=False))
+
+        found = Stream(
+            shard_index.read([str(tmp_path / "train-*.tar")]), matched, batch_size=batch, seed=7,
+            settings=StreamSettings(pair_scenes=pair_scenes), ranks=Ranks(rank, world),
+            partners=True,
+        )(0)  # fmt: skip
+        return {key: value for key, value in found.items() if key != SKIPPED}
+
+    write_shards(tmp_path, [8])
+    whole = partners(4)
+    assert len(whole) == (8 if pair_scenes else 4)
+    assert all(whole[partner] == one != partner for one, partner in whole.items())
+    if pair_scenes:
+        assert all(one // 2 == partner // 2 for one, partner in whole.items())
+    assert {**partners(1, 0, 4), **partners(1, 1, 4), **partners(2, 1, 2)} == whole
+
+
 def test_each_sentence_once_an_epoch(tmp_path: Path) -> None:
     """Keeps away: a pair of five captions that counts as much as one of a single caption."""
     counts = (1, 3, 0, 2)
@@ -199,8 +226,13 @@ def test_the_state_is_plain_and_compared(tmp_path: Path) -> None:
 
 
 def test_fewer_samples_than_a_step_needs(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"3 items in 1 shards are fewer .* \(2 × 2\)"):
-        stream(write_shards(tmp_path, [3]), 2, Ranks(0, 2))
+    three = write_shards(tmp_path, [3])
+    fewer = r"3 items in 1 shards are fewer than a step needs \({}\)\. Give more .* batch{}$"
+    advice = ", such as --set loop.batch_size=1"
+    with pytest.raises(UserError, match=fewer.format("2 × 2", advice)):
+        stream(three, 2, Ranks(0, 2))
+    with pytest.raises(UserError, match=fewer.format("4 × 1", "")):
+        stream(three, 1, Ranks(0, 4))
 
 
 @pytest.mark.parametrize("index", [True, False])

@@ -61,6 +61,23 @@ def test_kept_features_are_those_of_each_image_alone(vqgan: VQGAN) -> None:
     assert torch.equal(fresh(frames[:, order]), first[:, order])
 
 
+@pytest.mark.parametrize("quirks", [False, True])
+def test_images_go_into_the_encoder_as_they_are_or_as_the_reference_has_them(
+    vqgan: VQGAN, quirks: bool
+) -> None:
+    """Keeps away: published figures that cannot be met, and the quirk in all other runs."""
+    frames = images(2)
+    encode = vqgan.encoder if quirks else vqgan.features
+    expected = encode(frames[0]).flatten(2).mT
+    assert torch.allclose(FrameFeatures(vqgan, "pixels", quirks)(frames)[0], expected, atol=1e-5)
+
+
+def test_stored_images_become_numbers_from_0_to_1() -> None:
+    pixels = torch.tensor([0, 51, 255], dtype=torch.uint8).expand(1, 2, 4, 5, 3)
+    assert as_input(pixels).shape == (1, 2, 3, 4, 5)
+    assert torch.equal(as_input(pixels)[0, 1, :, 3, 4], torch.tensor([0, 0.2, 1]))
+
+
 def test_kept_features_are_not_computed_again(
     vqgan: VQGAN, monkeypatch: pytest.MonkeyPatch
 ) -> None:
