@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from tests.mutants.operators import Span, operators
 
 # From here on, one more of a limit or an amount is no mistake: a test could only repeat the figure.
 MANY = 20
+KEYWORDS_FOLLOW = re.compile(r"\*\s*,")  # among parameters, where `/` would be Python too
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,10 @@ def changes(module: str, source: str) -> Iterator[Change]:
         twins: dict[str, int] = {}
         sites = [site for node in nodes for site in operator.mutation_positions(node)]
         for occurrence, site in enumerate(sites):
-            if not any(start <= site[0] < end for start, end in unwatched):
-                text = lines[site[0][0] - 1].strip()
+            line = lines[site[0][0] - 1]
+            is_marker = KEYWORDS_FOLLOW.match(line, site[0][1])
+            if not is_marker and not any(start <= site[0] < end for start, end in unwatched):
+                text = line.strip()
                 twin = twins.get(text, 0)
                 twins[text] = twin + 1
                 yield Change(module, operator, occurrence, text, twin, site)
@@ -106,7 +110,7 @@ def _unwatched(source: str) -> list[Span]:
 
     `strict=True` of a zip is an assertion, a union of types an annotation. Nor would a user notice
     one more or less of an amount that somebody chose: a module's constant of MANY and more, a size
-    such as `1 << 20`, and how many letters a message shows of a value.
+    such as `1 << 20` or `16 * 1024`, and how many letters a message shows of a value.
     """
     nodes: list[ast.AST | None] = []
     for node in ast.walk(ast.parse(source)):
@@ -129,7 +133,7 @@ def _unwatched(source: str) -> list[Span]:
         elif isinstance(node, ast.Module):
             constants = [line for line in node.body if isinstance(line, ast.Assign)]
             values = [one for line in constants for one in _values(line)]
-            nodes += [value for value in values if _number(value) >= MANY]
+            nodes += [value for value in values if _is_amount(value)]
     return [
         ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
         for node in nodes
@@ -143,6 +147,13 @@ def _values(node: ast.Assign) -> list[ast.expr]:
         case [ast.Tuple()], ast.Tuple(elts=values):
             return values
     return [node.value]
+
+
+def _is_amount(node: ast.expr) -> bool:
+    """Whether a constant's value is a number of MANY or more, or one such as `16 * 1024`."""
+    if isinstance(node, ast.BinOp):
+        return bool(_number(node.left) and _number(node.right))
+    return _number(node) >= MANY
 
 
 def _number(node: ast.AST | None) -> float:
