@@ -68,6 +68,7 @@ def test_a_damaged_answer_is_named(tmp_path: Path, content: str) -> None:
         ("<think>a</think><think>b</think> A car left.", "A car left."),
         ("", ""),
         ('"', '"'),
+        ('""', ""),
     ],
 )
 def test_captions_of_answers(text: str, caption: str) -> None:

@@ -32,6 +32,13 @@ def test_the_rest_is_spread_over_the_other_words(smoothing: float) -> None:
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
+def test_a_compiled_loss_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: places without a word that count where no row may be left out."""
+    plain = caption_loss(LOGITS, LABELS, 0.1)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert torch.allclose(caption_loss(LOGITS, LABELS, 0.1), plain)
+
+
 def test_the_target_itself_has_no_loss() -> None:
     logits = torch.tensor([[[0.9, 0.02, 0.02, 0.02, 0.02, 0.02]]]).log()
     assert caption_loss(logits, torch.tensor([[0]]), 0.1).item() == pytest.approx(0, abs=1e-5)

@@ -15,6 +15,7 @@ from cc_train.systems.clip4idc import batches
 from cc_train.systems.clip4idc import objective as clip4idc
 from cc_train.systems.clip4idc.objective import sinusoids_2d
 from cc_train.training import optim
+from cc_train.training.fact_losses import FactLosses
 
 TINY = clip4idc.Network(
     embedding=16, resolution=32, patch=16, vision_width=64, vision_layers=2, intra_layers=1,
@@ -24,11 +25,14 @@ TINY = clip4idc.Network(
 POSITIVES = torch.tensor([[1, 1, 0], [1, 1, 1], [0, 1, 1]], dtype=torch.bool)
 
 
-def objective(monkeypatch: pytest.MonkeyPatch) -> clip4idc.Clip4idcObjective:
+def objective(
+    monkeypatch: pytest.MonkeyPatch, facts: FactLosses | None = None
+) -> clip4idc.Clip4idcObjective:
     torch.manual_seed(0)
     task = clip4idc.Clip4idcObjective(
-        clip4idc.from_scratch(TINY), [], weight_decay=0.1, clip_lr_scale=1.0, device="cpu"
-    )
+        clip4idc.from_scratch(TINY), [], weight_decay=0.1, clip_lr_scale=1.0, device="cpu",
+        facts=facts,
+    )  # fmt: skip
     generator = torch.Generator().manual_seed(1)
     pairs, text = torch.randn(2, 3, 16, generator=generator)
     monkeypatch.setattr(clip4idc, "embed", lambda network, batch: (pairs, pairs, pairs, text))
@@ -49,6 +53,16 @@ def test_the_loss_of_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = task.losses("model", {"positives": POSITIVES}, 0, {})
     assert losses["total"].item() == pytest.approx(expected, rel=1e-5)
     assert losses["scale"].item() == pytest.approx(task.network.logit_scale.exp().item())
+
+
+def test_facts_are_learned_beside_the_contrast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: heads that are asked for, and that no loss reaches."""
+    plain = objective(monkeypatch).losses("model", {"positives": POSITIVES}, 0, {})
+    task = objective(monkeypatch, FactLosses())
+    monkeypatch.setattr(task.heads, "losses", lambda *_: {"facts": torch.tensor(3.0)})
+    losses = task.losses("model", {"positives": POSITIVES}, 0, {})
+    assert losses["contrast"].item() == pytest.approx(plain["total"].item())
+    assert losses["total"].item() == pytest.approx(plain["total"].item() + 3)
 
 
 def test_the_scale_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,12 @@ from torch import Tensor
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.models.vqgan import Config as Codec
 from cc_train.layers.caption_loss import caption_loss
-from cc_train.systems.procap.captioner import Decoder, ProCap
+from cc_train.systems.procap.captioner import ComparisonSettings, Decoder, ProCap
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
-from cc_train.systems.procap.stage2_objective import UNUSED, Stage2Objective
+from cc_train.systems.procap.stage2_objective import UNUSED, Stage2Objective, _seen
 from cc_train.text import BOS, EOS, MARKS, PAD, Vocabulary
+from cc_train.training.caption_objective import CaptionObjective
 
 WORDS = Vocabulary([*MARKS, "a", "b", "c"])
 
@@ -85,6 +86,51 @@ def test_the_loss_is_divided_by_captions_and_the_accuracy_by_words() -> None:
     )  # fmt: skip
     assert right >= 3
     assert losses["word_accuracy"].item() == pytest.approx(right / 8)
+
+
+@torch.inference_mode()
+def test_any_captioner_has_the_same_loss() -> None:
+    captioner, one = network(), batch()
+    counts = {"captions": torch.tensor(2), "words": torch.tensor(8)}
+    plain = CaptionObjective(captioner, lambda one: {}, 0.2, 0.5, "cpu")
+    known = objective(captioner, smoothing=0.2)
+    [chunk] = known.chunks(one)
+    for name, value in known.losses("model", chunk, 0, counts).items():
+        assert plain.losses("model", one, 0, counts)[name].item() == pytest.approx(value.item())
+
+
+@torch.inference_mode()
+def test_a_comparison_learns_without_facts() -> None:
+    captioner, one = network(comparison=ComparisonSettings()), batch()
+    task = objective(captioner)
+    [chunk] = task.chunks(one)
+    assert task.losses("model", chunk, 0, task.denominators(one)).keys() == {
+        "total", "word_accuracy"
+    }  # fmt: skip
+
+
+def test_facts_come_with_each_pair_that_shows_an_image() -> None:
+    """Keeps away: objects of another image, as three images are shown in four places."""
+    objects = torch.tensor([0, 1, 1, 2])
+    known = {
+        "facts": torch.tensor([[7]]),
+        "places": torch.tensor([[8]]),
+        "object_image": objects,
+        "object_location": torch.arange(4),
+        "object_attributes": 10 * torch.arange(4),
+        "centres": torch.tensor([5, 6, 7]),
+        "has_objects": torch.tensor([True, False, True]),
+    }
+    seen = _seen({**known, "first": torch.tensor([0, 1]), "second": torch.tensor([1, 2])})
+    assert {name: value.tolist() for name, value in seen.items()} == {
+        "facts": [[7]],
+        "places": [[8]],
+        "object_image": [0, 1, 1, 2, 2, 3],
+        "object_location": [0, 1, 2, 1, 2, 3],
+        "object_attributes": [0, 10, 20, 10, 20, 30],
+        "centres": [5, 6, 6, 7],
+        "has_objects": [True, False, False, True],
+    }
 
 
 @pytest.mark.parametrize("freeze", [False, True])
