@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from PIL import Image
 
 from cc_prep.media import images
 from cc_train.baselines.answers import Answer
 from cc_train.baselines.questions import Turn
 
-COLORS = {"red": (220, 20, 20), "blue": (20, 20, 220)}  # RGB
+COLORS = ("red", "blue")
 SIDE = 224  # px
 # The colors of the example are none of COLORS: a model may repeat them.
 PROMPT = (
@@ -57,7 +58,7 @@ class Sight:
 
 def look(ask: Callable[[Sequence[Turn]], Answer]) -> Sight:
     """Asks a model twice. What `ask` raises passes through."""
-    red, blue = (_plain(color) for color in COLORS.values())
+    red, blue = map(_plain, COLORS)
     answers = [ask([_turn(*pair)]) for pair in ((red, blue), (blue, red))]
     return Sight((answers[0].caption, answers[1].caption))
 
@@ -66,5 +67,5 @@ def _turn(first: bytes, second: bytes) -> Turn:
     return Turn(("The first image:", first, "The second image:", second, PROMPT))
 
 
-def _plain(color: tuple[int, int, int]) -> bytes:
-    return images.encode_image(np.full((SIDE, SIDE, 3), color, np.uint8), "png", 0)
+def _plain(color: str) -> bytes:
+    return images.encode_image(np.array(Image.new("RGB", (SIDE, SIDE), color)), "png", 0)

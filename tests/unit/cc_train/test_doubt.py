@@ -29,6 +29,8 @@ CALIBRATION = Calibration(1.0, 0.0, ood_threshold=2.0)
             CALIBRATION,
             "not sure: its sentence is right with a chance of less than 5 %",
         ),
+        (0.0499, 2.0, CALIBRATION, "not sure: its sentence is right with a chance"),
+        (0.0499, None, Calibration(1.0, 0.0, ood_threshold=0.5), "not sure: its sentence is right"),
         (0.0499, 2.1, Calibration(1.0, 0.0), "not sure: its sentence is right with a chance"),
         (0.0, None, None, "not sure: its sentence is right with a chance"),
         (0.05, 2.1, CALIBRATION, "a cube moved"),

@@ -18,7 +18,7 @@ import pytest
 from cc_prep.errors import JobFailed, UserError
 from cc_train.baselines import doors, http_client, prompts, server
 from cc_train.baselines.answers import Answer
-from cc_train.baselines.http_client import Endpoint, retry_after
+from cc_train.baselines.http_client import Endpoint, Transient, retry_after
 from cc_train.baselines.pace import Pace
 from cc_train.baselines.questions import Question
 from cc_train.baselines.server import Patience, Server
@@ -184,6 +184,26 @@ def test_a_pause_of_hours_ends_the_run(chat: ChatServer) -> None:
     chat.troubles = [Trouble(429, {"Retry-After": "7200"})]
     with pytest.raises(JobFailed, match="asks to wait 120 minutes"):
         model(chat).answer([QUESTION])
+
+
+def test_pauses_grow_up_to_a_minute() -> None:
+    """Keeps away: a busy server that is asked without a break, or not asked for hours."""
+    pauses: list[float] = []
+
+    class Told(Pace):
+        def pause(self, seconds: float) -> None:
+            pauses.append(seconds)
+
+    endpoint = Endpoint.of("http://localhost:1/v1", "NONE")
+    asked = Server(endpoint, MODEL, {}, Told(), Patience(tries=9, pause=2.0))
+    for tried in range(1, 9):
+        asked._wait(Transient("busy"), tried)
+    for seconds, longest in zip(pauses, (2, 4, 8, 16, 32, 60, 60, 60), strict=True):
+        assert longest / 2 <= seconds <= longest
+    asked._wait(Transient("busy", retry_after=70.0), 1)
+    assert pauses[-1] == 70
+    with pytest.raises(JobFailed, match="busy, 9 times in a row"):
+        asked._wait(Transient("busy"), 9)
 
 
 def test_pauses_that_a_header_names() -> None:

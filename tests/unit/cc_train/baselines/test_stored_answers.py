@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cc_prep.errors import UserError
-from cc_train.baselines import prompts
+from cc_prep.media.images import encode_image
+from cc_train.baselines import prompts, questions
 from cc_train.baselines.answers import LENGTH, Answer, Answers
-from cc_train.baselines.questions import Example, Question
+from cc_train.baselines.questions import Example, Question, media_type
+from cc_train.data.shard_index import Entry
 
 QUESTION = Question("k", b"before", b"after", prompts.of("spot"))
 IDENTITY = {"model": "seer", "generation": {"max_tokens": 9}}
@@ -30,7 +33,36 @@ def test_what_decides_an_answer_is_in_the_digest() -> None:
     digests = {question.digest(IDENTITY) for question in (QUESTION, *others)}
     digests |= {QUESTION.digest(identity) for identity in identities}
     assert len(digests) == 8
+    assert QUESTION.digest(dict(reversed(IDENTITY.items()))) == QUESTION.digest(IDENTITY)
     assert replace(QUESTION, key="other").digest(IDENTITY) == QUESTION.digest(IDENTITY)
+
+
+def test_examples_are_other_pairs_with_their_first_captions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Keeps away: other examples each time, and the answer among what a model is shown."""
+    monkeypatch.setattr(questions, "_stored_images", lambda entry: (b"1", b"2"))
+
+    def entry(key: str, *captions: str, dataset: str = "d") -> Entry:
+        return Entry(key, "s.tar", 0, 1, dataset=dataset, captions=captions)
+
+    entries = [entry(f"k{i}", f"first of k{i}", "second") for i in range(4)]
+    more = [*entries, entry("k4"), entry("k5", "a", dataset="e")]
+    drawn = questions.examples(more, 4, "d", ())
+    assert {one.key: one.caption for one in drawn} == {f"k{i}": f"first of k{i}" for i in range(4)}
+    assert questions.examples(more[::-1], 4, "d", ()) == drawn
+    with pytest.raises(UserError, match="holds 4 captioned pairs of d, and --shots is 5"):
+        questions.examples(more, 5, "d", ())
+    with pytest.raises(UserError, match="holds 0 captioned pairs of a data set, and"):
+        questions.examples(more, 5, None, ())
+    with pytest.raises(UserError, match="k2 would be an example and is asked about"):
+        questions.examples(more, 4, "d", {"k2"})
+
+
+@pytest.mark.parametrize(("codec", "kind"), [("png", "png"), ("webp", "webp"), ("jpg", "jpeg")])
+def test_the_type_of_an_image_is_told_by_its_bytes(codec: str, kind: str) -> None:
+    image = encode_image(np.zeros((4, 4, 3), np.uint8), codec, 90)
+    assert media_type(image) == f"image/{kind}"
 
 
 def test_an_answer_comes_back(tmp_path: Path) -> None:
