@@ -75,6 +75,12 @@ SOURCES = {"golden": golden_captions, "odd": odd_captions}
 SOURCES |= {"real": real_captions} if REAL.exists() else {}
 
 
+@pytest.mark.parametrize("mark", ["\u0300", "\u0301", "\u064b", "\u109d"])
+def test_marks_stay_in_their_word(mark: str) -> None:
+    """Keeps away: words of Latin to Burmese that fall apart at an accent or a vowel."""
+    assert ptb.tokenize(f"a{mark}b c{mark}") == f"a{mark}b c{mark}"
+
+
 @pytest.mark.parametrize("source", list(SOURCES))
 def test_same_tokens(source: str) -> None:
     from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer

@@ -70,7 +70,7 @@ class Counts:
         precision, recall = (self._share(side) for side in (0, 1))
         mean = 1 / ((1 - ALPHA) / precision + ALPHA / recall)
         fragments = 0.0 if self.is_whole else self.chunks / (sum(matched) / 2)
-        return max(mean * (1 - GAMMA * fragments**BETA), 0.0)
+        return mean * (1 - GAMMA * fragments**BETA)
 
     def _share(self, side: int) -> float:
         """The weighted share of the words that match."""

@@ -118,7 +118,8 @@ def test_ollamas_own_door_is_tried(chat: ChatServer, drops: bool) -> None:
     own = chat.address.replace("/v1", "/api/chat")
     assert str(asked.endpoint) == own
     [line] = said
-    assert line.endswith(f"so {own} is asked in its place")
+    why = "shows the model one image of two" if drops else "refuses two images"
+    assert line == f"{chat.address}/chat/completions {why}, so {own} is asked in its place"
     [body] = chat.bodies
     [message] = body["messages"]
     assert message["content"].startswith("The image before: image 1\nThe image after: image 2\n")

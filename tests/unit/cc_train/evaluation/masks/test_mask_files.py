@@ -57,6 +57,13 @@ def test_binary_masks_of_any_kind(tmp_path: Path) -> None:
     palette.save(tmp_path / "palette/test_0.png")
     assert files.score(str(tmp_path / "palette"), references, 2).to_json()["IoU-any"] == 50
     assert files.score(references, references).to_json()["mIoU"] == 100
+    ids = str(tmp_path / "ids")
+    assert [*files.score(ids, ids).classes] == ["change"]
+    nothing = np.zeros_like(TRUE)
+    references = write(tmp_path / "none", nothing, nothing, nothing, TRUE)
+    predictions = write(tmp_path / "some", nothing, TRUE, nothing, TRUE)
+    figures = files.score(predictions, references).to_json()
+    assert (figures["false alarms"], figures["unchanged pairs"]) == (pytest.approx(100 / 3), 3)
 
 
 def test_two_notations_that_may_be_one_class_or_two(tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def test_a_table_of_what_is_known() -> None:
     assert figures["IoU"]["building"] is None
     assert (figures["mIoU"], figures["mIoU-change"]) == (100, 100)
     text = segmentation.table(checked(MaskScores, figures))
+    assert text.startswith("|  | IoU | F1 | precision | recall |\n|---|---|---|---|---|\n| unch")
     assert "| road | 100.00 | 100.00 | 100.00 | 100.00 |" in text
     assert "| building | – | – | – | – |" in text
     assert (
