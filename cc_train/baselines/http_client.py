@@ -277,7 +277,7 @@ def _unreachable(endpoint: Endpoint, reason: Any) -> Exception:
 
 
 def _reason(error: Any) -> str:
-    return str(getattr(error, "strerror", None) or error or type(error).__name__)
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _refused(
