@@ -84,8 +84,7 @@ def bounded(
                 f"its {count:,} rows of {values:,} values would take more than "
                 f"{MAX_TABLE_BYTES >> 30} GiB of memory"
             )
-    schema = file.schema_arrow if not parts else parts[0].schema
-    return pa.Table.from_batches(parts, schema)
+    return pa.Table.from_batches(parts) if parts else file.schema_arrow.empty_table()
 
 
 def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -55,6 +55,9 @@ def test_long_equal_texts_are_refused_while_they_are_read(monkeypatch: pytest.Mo
     pq.write_table(pa.table({"t": ["x" * 100_000] * 50}), few, compression="zstd")
     assert len(tables.read_rows(few.getvalue(), None, "x")) == 50
     assert len(tables.read_rows(table(t=["x" * 6_000_000]), None, "x")) == 1
+    with pytest.raises(DamagedShard, match="x: its 1 rows of 1 values would take"):
+        tables.read_rows(table(t=["x" * 11_000_000]), None, "x")
+    assert tables.read_rows(table(t=pa.array([], pa.string())), None, "x") == []
 
 
 def test_a_dictionary_counts_as_often_as_it_stands_in_rows(monkeypatch: pytest.MonkeyPatch) -> None:
