@@ -109,8 +109,8 @@ def _unwatched(source: str) -> list[Span]:
     """Where no test can notice a change: annotations, decorators, and assertions, which hold.
 
     `strict=True` of a zip is an assertion, a union of types an annotation. Nor would a user notice
-    one more or less of an amount that somebody chose: a module's constant of MANY and more, a size
-    such as `1 << 20` or `16 * 1024`, and how many letters a message shows of a value.
+    one more or less of an amount that somebody chose: a constant or a field's default of MANY and
+    more, a size such as `1 << 20` or `16 * 1024`, and how many letters of a value a message shows.
     """
     nodes: list[ast.AST | None] = []
     for node in ast.walk(ast.parse(source)):
@@ -120,8 +120,8 @@ def _unwatched(source: str) -> list[Span]:
             nodes.append(node.annotation)
         elif isinstance(node, ast.FunctionDef):
             nodes += [node.returns, *node.decorator_list]
-        elif isinstance(node, ast.ClassDef):
-            nodes += node.decorator_list
+        elif isinstance(node, ast.Module | ast.ClassDef):
+            nodes += [*_amounts(node), *getattr(node, "decorator_list", ())]
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "zip":
             nodes += [option.value for option in node.keywords]
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr) and _type(node):
@@ -130,10 +130,6 @@ def _unwatched(source: str) -> list[Span]:
             nodes += [node] if _number(node.left) and _number(node.right) else []
         elif isinstance(node, ast.Slice) and _number(node.upper) >= MANY:
             nodes.append(node.upper)
-        elif isinstance(node, ast.Module):
-            constants = [line for line in node.body if isinstance(line, ast.Assign)]
-            values = [one for line in constants for one in _values(line)]
-            nodes += [value for value in values if _is_amount(value)]
     return [
         ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
         for node in nodes
@@ -141,16 +137,23 @@ def _unwatched(source: str) -> list[Span]:
     ]
 
 
-def _values(node: ast.Assign) -> list[ast.expr]:
-    """What the names get: `A, B = 1, 2` gives each of the two."""
-    match node.targets, node.value:
-        case [ast.Tuple()], ast.Tuple(elts=values):
-            return values
-    return [node.value]
+def _amounts(node: ast.Module | ast.ClassDef) -> list[ast.expr]:
+    """The values of constants and fields that are MANY or more, or such as `16 * 1024`."""
+    values: list[ast.expr | None] = []
+    for line in node.body:
+        match line:
+            case ast.Assign(targets=[ast.Tuple()], value=ast.Tuple(elts=several)):
+                values += several
+            case ast.Assign(value=ast.Dict(values=several)):
+                values += several
+            case ast.AnnAssign(value=ast.Dict(values=several)):
+                values += several
+            case ast.Assign(value=one) | ast.AnnAssign(value=one):
+                values.append(one)
+    return [one for one in values if one is not None and _is_amount(one)]
 
 
 def _is_amount(node: ast.expr) -> bool:
-    """Whether a constant's value is a number of MANY or more, or one such as `16 * 1024`."""
     if isinstance(node, ast.BinOp):
         return bool(_number(node.left) and _number(node.right))
     return _number(node) >= MANY

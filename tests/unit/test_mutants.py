@@ -64,6 +64,7 @@ def test_mutants_change_code_and_neither_annotations_nor_assertions() -> None:
 def test_amounts_that_somebody_chose_stay() -> None:
     """Keeps away: tests that repeat a constant, since its mutants would survive without them."""
     source = "SHOWN, CODES = 80, (404,)\nBYTES = 4 * 1024\nMOST = 3\nprint(text[:80], text[:2])\n"
+    source += 'LIMITS: Numbers = {"most": 4096}\nclass Pause:\n    seconds: float = 600.0\n'
     assert {change.text for change in changes("m.py", source)} == {
         "SHOWN, CODES = 80, (404,)", "MOST = 3", "print(text[:80], text[:2])"
     }  # fmt: skip
