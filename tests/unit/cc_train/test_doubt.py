@@ -64,6 +64,11 @@ def test_equal_images_are_equal_whatever_the_captioner_says() -> None:
     assert (bare.confidence, bare.mask, bare.changes) == (None, None, None)
 
 
+@pytest.mark.parametrize(("compared", "share"), [(0.999, 1), (0.99, 1), (0.6, 40), (0.404, 60)])
+def test_the_share_that_is_not_compared_is_rounded(compared: float, share: int) -> None:
+    assert doubt.missing(compared).startswith(f"{share} % of the image before has no counterpart")
+
+
 def test_what_registered_images_do_not_share_is_said(tmp_path: Path) -> None:
     """Keeps away: "nothing changed 99 %" where 40 % of an image is not compared."""
     view = cv2.imread(str(shipped_examples("photos-mini") / "yard5_before.jpg"))

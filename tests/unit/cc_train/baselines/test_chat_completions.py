@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
+import errno
 import socket
 import threading
 import time
@@ -187,6 +188,26 @@ def test_a_pause_of_hours_ends_the_run(chat: ChatServer) -> None:
         model(chat).answer([QUESTION])
 
 
+@pytest.mark.parametrize("code", [408, 409, 425, 429, 500, 502, 503, 504, 529])
+def test_what_may_pass_is_asked_again(code: int) -> None:
+    """Keeps away: a run of a night that ends at a gateway's moment of weakness."""
+    endpoint = Endpoint.of("http://localhost:1/v1", "NONE")
+    assert isinstance(http_client._refused(endpoint, code, "", None, MODEL), Transient)
+    assert isinstance(http_client._refused(endpoint, code + 40, "", None, MODEL), UserError)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.ECONNRESET, "reset by peer"), "reset by peer"),
+        (OSError("odd"), "odd"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_a_reason_has_words(error: Exception, reason: str) -> None:
+    assert http_client._reason(error) == reason
+
+
 def test_pauses_grow_up_to_a_minute() -> None:
     """Keeps away: a busy server that is asked without a break, or not asked for hours."""
     pauses: list[float] = []
@@ -203,6 +224,11 @@ def test_pauses_grow_up_to_a_minute() -> None:
         assert longest / 2 <= seconds <= longest
     asked._wait(Transient("busy", retry_after=70.0), 1)
     assert pauses[-1] == 70
+    by_itself = Server(endpoint, MODEL, {}, Told())
+    pauses.clear()
+    for tried in range(1, by_itself.patience.tries):
+        by_itself._wait(Transient("busy"), tried)
+    assert sum(pauses) >= 60, "a server has a minute to start again"
     with pytest.raises(JobFailed, match="busy, 9 times in a row"):
         asked._wait(Transient("busy"), 9)
 
@@ -210,7 +236,7 @@ def test_pauses_grow_up_to_a_minute() -> None:
 def test_pauses_that_a_header_names() -> None:
     later = email.utils.formatdate(time.time() + 90, usegmt=True)
     earlier = email.utils.formatdate(time.time() - 90, usegmt=True)
-    assert retry_after("3.5") == 3.5
+    assert [retry_after(text) for text in ("3.5", "0.2")] == [3.5, 0.2]
     assert retry_after("-1") == retry_after(earlier) == 0
     assert 80 < (retry_after(later) or 0) <= 91
     assert [retry_after(text) for text in (None, "", "soon", "inf", "nan")] == [None] * 5
@@ -227,6 +253,8 @@ def test_pauses_that_a_header_names() -> None:
         (Trouble(400, body={"error": {"message": f"no images\nwith {KEY}"}}),
          r"refused \(HTTP 400: no images with …\)"),
         (Trouble(413, body=b"<html>"), r"refused \(HTTP 413: <html>\)"),
+        (Trouble(200, body={"error": {"code": 399, "message": "no"}}), r"refused \(HTTP 400: no\)"),
+        (Trouble(200, body={"error": {"code": 600, "message": "no"}}), r"refused \(HTTP 400: no\)"),
         (Trouble(307, {"Location": "http://127.0.0.1:1/v1"}), r"leads elsewhere \(HTTP 307\)"),
         (Trouble(302, {"Location": "http://127.0.0.1:1/v1"}), r"leads elsewhere \(HTTP 302\)"),
         (Trouble(400, body=["odd", 3]), r'refused \(HTTP 400: \["odd", 3\]\)'),
@@ -390,8 +418,10 @@ def test_half_a_pair_of_surrogates_is_replaced(chat: ChatServer) -> None:
 
 
 def test_keys_of_ours_are_not_set(chat: ChatServer) -> None:
-    with pytest.raises(UserError, match="--set stream: reserved by this command"):
+    with pytest.raises(UserError, match=r"--set stream: reserved by this command\. Leave it out"):
         model(chat, generation={"stream": True})
+    with pytest.raises(UserError, match=r"--set model: reserved by this command\. Use --model"):
+        model(chat, generation={"model": "other"})
 
 
 def test_a_pause_holds_for_all_threads(chat: ChatServer) -> None:

@@ -86,6 +86,13 @@ def signed_facts(facts: dict[str, Facts]) -> signature.Signature:
     return evaluation.evaluate(items, GOOD, metrics.PLAIN).signature
 
 
+def test_a_judge_stands_before_the_protocol() -> None:
+    parts = list(signed(protocol="a@1").judged("seer,1").parts.items())
+    at = parts.index(("judge", "seer,1"))
+    assert parts[at + 1] == ("protocol", "a@1")
+    assert dict(parts[:at] + parts[at + 1 :]) == signed(protocol="a@1").parts
+
+
 def test_order_and_punctuation_change_nothing() -> None:
     """Keeps away: the same references, read from shards and from a file, that are called others."""
     same = [replace(i, references=tuple(f"{r}." for r in i.references[::-1])) for i in ITEMS[::-1]]

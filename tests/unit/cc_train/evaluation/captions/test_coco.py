@@ -420,6 +420,11 @@ def test_a_bad_prediction_is_named(tmp_path: Path, content: Any, message: str) -
     assert message in str(caught.value)
 
 
+def test_values_in_messages_are_cut_where_they_are_long() -> None:
+    assert coco._shown("x" * (coco.SHOWN - 2)) == f'"{"x" * (coco.SHOWN - 2)}"'
+    assert coco._shown("x" * (coco.SHOWN - 1)).endswith("x …")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

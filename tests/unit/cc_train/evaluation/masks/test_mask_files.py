@@ -89,7 +89,7 @@ def test_more_classes_have_numbers(tmp_path: Path) -> None:
         ([TRUE], r"1 masks are missing, such as test_1\.png"),
         ([TRUE, TRUE[:1]], r"test_1\.png: 3×1 px, its reference 3×2"),
         ([TRUE, np.full((2, 3), 77, np.uint8)], r"test_1\.png: the value 77, and there are 3"),
-        ([TRUE, np.full((2, 3), 700, np.uint16)], r"test_1\.png: the value 700"),
+        ([TRUE, np.full((2, 3), 256, np.uint16)], r"test_1\.png: the value 256"),
         ([TRUE, DISPLAYED[TRUE]], r"test_1\.png: a picture in colours.*class ids, in grey"),
         ([TRUE, OPAQUE[TRUE]], r"test_1\.png: a picture in colours"),
     ],
