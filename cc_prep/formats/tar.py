@@ -275,7 +275,7 @@ def spans(path: str) -> dict[str, tuple[int, int]]:
         with storage.open_read(path) as file, open_tar(file) as tar:
             for member in tar:
                 key, _ = parts_of(member, path)
-                start, _ = ranges.get(key, (member.offset, 0))
+                start, *_ = ranges.get(key, (member.offset,))
                 ranges[key] = (start, padded_end(member) - start)
     except (tarfile.TarError, EOFError, ValueError) as error:
         raise DamagedShard(f"{path}: {error}") from None

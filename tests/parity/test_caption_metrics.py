@@ -111,6 +111,17 @@ def test_without_meteor_there_is_no_mean(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "S*m" not in scores.corpus
 
 
+def test_what_is_missing_is_named_for_each_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: a measure that is missing without a word, beside another one that is."""
+    for name in ("_meteor", "_spice"):
+        monkeypatch.setattr(metrics, name, Mock(side_effect=metrics.Unavailable(f"no {name}")))
+    tokens = metrics.tokenised({"a": ["a cube"], "b": ["b"]}, {"a": "a cube", "b": "b"})
+    for scores in metrics.score_groups(tokens, {"all": {"a", "b"}, "one": {"b"}}).values():
+        assert scores.left_out == {
+            "METEOR": "no _meteor", "SPICE": "no _spice", "S*m": "it needs METEOR"
+        }  # fmt: skip
+
+
 def test_captions_that_break_meteor_s_wrapper() -> None:
     """Line breaks and its separator inside captions kill the official wrapper's process.
 

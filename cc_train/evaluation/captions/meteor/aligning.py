@@ -214,13 +214,13 @@ def _matches(candidate: Sentence, reference: Sentence, vocabulary: Vocabulary) -
 
 
 def _of_word(start: int, modules: Sequence[Modules], only_exact: bool) -> list[Match]:
-    matches = [
+    matches = (
         _match(module, start, 1, other, 1)
         for other, matching in enumerate(modules)
         for module in matching
         if module == EXACT or not only_exact
-    ]
-    return sorted(matches, key=itemgetter(0)) if len(matches) > 1 else matches
+    )
+    return sorted(matches, key=itemgetter(0))
 
 
 def _add_paraphrases(
@@ -276,9 +276,7 @@ def _search(found: list[list[Match]], alone: list[Match | None]) -> list[Match]:
             other_used |= match.other_covered
     states: list[State] = [(0, used, other_used, -1, None)]
     for place, (match, matches) in enumerate(zip(alone, found, strict=True)):
-        if len(states) > 1:
-            states.sort(key=itemgetter(0))
-            del states[BEAM:]
+        states = sorted(states, key=itemgetter(0))[:BEAM]
         if match is not None:
             states = [_followed(state, match, state[0] + match.distance) for state in states]
         elif used >> place & 1:  # inside a match that is the only one
@@ -287,9 +285,7 @@ def _search(found: list[list[Match]], alone: list[Match | None]) -> list[Match]:
             states = [new for state in states for new in _branches(state, place, matches)]
         else:
             states = [state if state[1] >> place & 1 else _skipped(state) for state in states]
-    if len(states) > 1:
-        states.sort(key=itemgetter(0))
-        del states[BEAM:]
+    states = sorted(states, key=itemgetter(0))[:BEAM]
     chain: Chain = min(map(_skipped, states), key=itemgetter(0))[4]
     chosen = []
     while chain is not None:

@@ -269,6 +269,14 @@ def test_what_is_no_row_of_the_index(tmp_path: Path, change: dict[str, object]) 
             training_shards.check_rows(rows)
 
 
+def test_numbers_of_the_index_have_four_bytes() -> None:
+    """Keeps away: a shard that is written, and its index that then cannot be."""
+    assert training_shards.index_meta({"height": 0, "width": 2**31 - 1})["width"] == 2**31 - 1
+    for value in (-1, 2**31, 1.0, True):
+        with pytest.raises(ValueError, match=f"width in its .json is '{value}'"):
+            training_shards.index_meta({"width": value})
+
+
 def plain_sample() -> dict[str, bytes]:
     pair = ImagePair("d", "train", "1", "change", "b", "a", ("it moved",))
     frames = np.arange(5 * 32 * 32 * 3).reshape(5, 32, 32, 3).astype(np.uint8)

@@ -8,9 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from cc_prep.models import cpu
-from cc_train.decoding.cached_attention import KVCache
+from cc_train.decoding.cached_attention import CrossAttention, KVCache
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.decoding.search import beam, greedy
 from cc_train.layers.caption_decoder import CaptionDecoder, DecoderSettings, Norm
@@ -43,6 +44,26 @@ def stepwise_logits(
     """Logits [B, L, words] of ids [B, L], one after the other."""
     past = decoder.start(memory)
     return torch.stack([decoder.step(one, memory, past) for one in ids.unbind(1)], dim=1)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("bias", [False, True])
+@torch.inference_mode()
+def test_scores_of_the_memory_are_those_before_the_softmax(bias: bool) -> None:
+    """Keeps away: maps of what a word looked at, without what the keys' biases add."""
+    torch.manual_seed(0)
+    query, key, value = (nn.Linear(8, 8, bias=bias) for _ in range(3))
+    attention = CrossAttention(query, key, value, heads=2, scale=0.7)
+    x, memory = torch.randn(3, 8), torch.randn(3, 5, 8)
+    queries, keys, values = query(x), key(memory), value(memory)
+    scores = 0.7 * torch.einsum(
+        "bhd,bnhd->bhn", queries.view(3, 2, 4), keys.view(3, 5, 2, 4)
+    )  # fmt: skip
+    mixed = torch.einsum("bhn,bnhd->bhd", scores.softmax(2), values.view(3, 5, 2, 4)).flatten(1)
+    gathered, looked = attention.with_scores(x, memory)
+    assert torch.allclose(looked, scores.mean(1), atol=1e-5)
+    assert torch.allclose(gathered, mixed, atol=1e-5)
+    assert torch.allclose(attention(x, memory), mixed, atol=1e-5)
 
 
 @pytest.mark.usefixtures("way")

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from cc_train.evaluation.captions.cider import cider
+from cc_train.evaluation.captions.cider import agreement, cider
 
 WORDS = [
     "the",
@@ -81,6 +81,23 @@ def test_the_formula(seed: int) -> None:
     mean, each = cider(references, candidates)
     assert each == pytest.approx(by_formula(references, candidates), abs=1e-9)
     assert mean == pytest.approx(np.mean(list(each.values())))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_agreement_of_captions_is_the_formula_without_a_corpus(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    captions = ["", "cube", "cube cube", *(drawn(rng, 9) for _ in range(5))]
+    expected = np.zeros((len(captions), len(captions)))
+    for i, one in enumerate(captions):
+        for j, other in enumerate(captions):
+            lengths = [max(0, len(caption.split()) - 1) for caption in (one, other)]
+            for n in range(1, 5):
+                ours, theirs = grams(one, n), grams(other, n)
+                shared = sum(min(ours[gram], count) * count for gram, count in theirs.items())
+                norms = [math.sqrt(sum(v * v for v in part.values())) for part in (ours, theirs)]
+                expected[i, j] += 10 * shared / norms[0] / norms[1] / 4 if all(norms) else 0
+            expected[i, j] *= math.exp(-((lengths[0] - lengths[1]) ** 2) / (2 * 6.0**2))
+    assert np.allclose(agreement([caption.split() for caption in captions]), expected)
 
 
 def test_the_same_sentence_is_ten() -> None:

@@ -420,6 +420,32 @@ def test_a_bad_prediction_is_named(tmp_path: Path, content: Any, message: str) -
     assert message in str(caught.value)
 
 
+def test_types_of_changes_are_groups(tmp_path: Path) -> None:
+    """Keeps away: scores of a type over pairs of another, and a type for unchanged pairs."""
+    kinds = {"000000.png": "change", "000000.png_n": "no_change", "000001.png": "change"}
+    items = coco.items(
+        [
+            {"key": f"k{name}", "image_id": name, "kind": kind, "captions": ["it moved"]}
+            for name, kind in kinds.items()
+        ]
+    )
+    path = tmp_path / "types.json"
+
+    def groups(mapping: Any) -> list[tuple[str, ...]]:
+        path.write_text(json.dumps(mapping))
+        return [item.groups for item in coco.with_types(items, str(path))]
+
+    changed, still = coco.CHANGE, coco.STILL
+    every = {"color": ["CLEVR_default_000000.png"], "move": ["000001", "000000.png_n"]}
+    assert groups(every) == [(changed, "color"), (still,), (changed, "move")]
+    assert groups({"color": ["000000.png"]}) == [(changed, "color"), (still,), (changed,)]
+    for odd in ([], {"color": "000000.png"}):
+        with pytest.raises(UserError, match="no type mapping"):
+            groups(odd)
+    with pytest.raises(UserError, match=r"no type of any changed pair .* look like '000000\.png'"):
+        groups({"color": ["7.png"]})
+
+
 def test_values_in_messages_are_cut_where_they_are_long() -> None:
     assert coco._shown("x" * (coco.SHOWN - 2)) == f'"{"x" * (coco.SHOWN - 2)}"'
     assert coco._shown("x" * (coco.SHOWN - 1)).endswith("x …")

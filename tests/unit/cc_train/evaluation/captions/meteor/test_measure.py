@@ -70,3 +70,11 @@ def test_words_of_equal_hashes_are_equal() -> None:
     assert first != second
     assert _java_hash(first) == _java_hash(second)
     assert score(first, second) == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [("", 0), ("a", 97), ("变化", 31 * 0x53D8 + 0x5316), ("polygenelubricants", 2**31)],
+)
+def test_hashes_are_those_of_java(word: str, value: int) -> None:
+    assert _java_hash(word) == value

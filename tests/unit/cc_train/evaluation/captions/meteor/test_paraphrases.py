@@ -66,7 +66,8 @@ def test_paraphrases_are_those_of_the_text_in_its_order(
         "caf\u00e9 now": ["\u201c"],
     }
     assert listed(*phrases) == expected
-    assert listed("front of", "now") == {}
+    assert listed("front of", "now") == listed(*"abcdefgh") == {}
+    assert all(listed(phrase) == {} for phrase in phrases)
     monkeypatch.setattr(paraphrases, "BLOCK", 8)  # bytes: entries that lie across blocks
     for file in folder.iterdir():
         file.unlink()
