@@ -44,7 +44,7 @@ class Pairs:
 
     pairs: tuple[Pair, ...]
     index: int
-    available: int = 0
+    available: int
     type: Literal["pairs"] = "pairs"
     unit = "pairs"
     limited = True

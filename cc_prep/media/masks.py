@@ -245,7 +245,7 @@ def _check_alpha(ids: np.ndarray, pixels: np.ndarray, alpha: np.ndarray, name: s
 
 @dataclass(frozen=True)
 class Decoded:
-    """A mask's file: pixels uint8 [H, W, 3], alpha uint8 [H, W] where it has some.
+    """A mask's file: pixels uint8 [H, W, 3], or [H, W, 1] of indices; alpha uint8 [H, W] if any.
 
     Attributes:
         is_lossy: Its format changes values.
@@ -280,15 +280,14 @@ def _decoded(pixels: np.ndarray | deep.Values, data: bytes, name: str, values: V
         # A GIF's writer numbers the colours anew, so that only they are the same in all files.
         if image.mode == "P" and image.format in INDEXED and not has_colours:
             indices = np.asarray(ImageOps.exif_transpose(image))
-            indexed = np.repeat(indices[..., None], 3, axis=2)
-            return Decoded(indexed, is_indexed=True, alpha=alpha)
+            return Decoded(indices[..., None], is_indexed=True, alpha=alpha)
         return Decoded(pixels, _is_lossy(image, data), alpha=alpha)
 
 
 def _is_lossy(image: Image.Image, data: bytes) -> bool:
     """Whether values were changed on the way into a file. data: the file."""
     if image.format == "WEBP":
-        return data[12:16] != b"VP8L" and b"VP8 " in data
+        return not data.startswith(b"VP8L", 12) and b"VP8 " in data
     if image.format == "TIFF":
         return image.info.get("compression") in ("jpeg", "tiff_jpeg")
     if image.format == "JPEG2000":

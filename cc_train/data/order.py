@@ -45,7 +45,7 @@ def _permutation(seed: int, epoch: int, count: int) -> np.ndarray:
     return np.random.default_rng([seed, Purpose.BATCH_ORDER, epoch]).permutation(count)
 
 
-def positions_of(micro: int, batch_size: int, rank: int = 0, world: int = 1) -> range:
+def positions_of(micro: int, batch_size: int, rank: int, world: int) -> range:
     """The positions in the endless order that a rank's micro-batch takes.
 
     Args:

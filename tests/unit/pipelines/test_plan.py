@@ -187,14 +187,17 @@ def test_a_shard_grows_by_its_limit_alone(monkeypatch: pytest.MonkeyPatch) -> No
         assert all(shard.count == 4 for shard in some[:-1])
 
 
-def test_the_first_pair_says_how_many_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("size", "counts"), [(10**6, [4, 4, 1]), (10**6 + 1, [3, 3, 3])])
+def test_the_first_pair_says_how_many_fit(
+    monkeypatch: pytest.MonkeyPatch, size: int, counts: list[int]
+) -> None:
     """Keeps away: a larger --limit that cuts all shards anew, as another pair is the last one."""
     pairs = [job_factory.pair(i) for i in range(10)]
     monkeypatch.setattr(datasets, "pairs", lambda manifest, split: pairs)
-    megabytes = {pair.key: 10**6 * (1 + number) for number, pair in enumerate(pairs)}
-    monkeypatch.setattr(estimates, "training_bytes", lambda manifest, pair: megabytes[pair.key])
+    sizes = {pair.key: size * (1 + number) for number, pair in enumerate(pairs)}
+    monkeypatch.setattr(estimates, "training_bytes", lambda manifest, pair: sizes[pair.key])
     settings = manifest.load("synth", ["shards.max_mb=4", "shards.shuffle_seed=null"])
-    assert [shard.count for shard in plan(settings, ["train"], 9)] == [4, 4, 1]
+    assert [shard.count for shard in plan(settings, ["train"], 9)] == counts
 
 
 def test_no_pairs_and_the_same_pair_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cc_prep import devices
 from cc_prep.errors import JobFailed, Reason, RejectedPair
 from cc_prep.formats import sequences
 from cc_prep.formats.tar import read_shard
@@ -65,6 +66,18 @@ def test_one_bad_pair_does_not_cost_its_batch(tmp_path: Path) -> None:
     assert numbers == [0, 1, 3, 4, 5, 6, 7]
     assert "ZeroDivisionError: pair 2" in done.rejects[0].message
     assert done.rejects[0].reason == "failed"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_device_is_broken_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, is_broken: bool
+) -> None:
+    """Keeps away: a pair's own error that costs a GPU, or a GPU's that costs a pair."""
+    monkeypatch.setattr(devices, "is_broken_device", lambda error: is_broken)
+    one = worker(tmp_path)
+    one.run_info = replace(one.run_info, device=device)
+    assert one._is_broken_device(RuntimeError()) is (is_broken and device == "cuda")
 
 
 def test_five_failures_in_a_row_end_the_job(tmp_path: Path) -> None:

@@ -134,6 +134,14 @@ def test_small_values_count_in_lossless_formats(
     assert np.array_equal(masks.read(str(tmp_path / "m.png")), squares(0, 1, 1, 0))
 
 
+def test_a_lossless_file_may_hold_the_name_of_a_lossy_chunk(tmp_path: Path) -> None:
+    """Keeps away: one of ten thousand masks without change, as its bytes spell "VP8 " by chance."""
+    path = tmp_path / "m.webp"
+    Image.fromarray(squares(0, 1, 1, 0)).convert("RGB").save(path, lossless=True)
+    path.write_bytes(path.read_bytes() + b"VP8 ")
+    assert np.array_equal(masks.read(str(path)), squares(0, 1, 1, 0))
+
+
 def test_an_unknown_value_is_no_class(tmp_path: Path) -> None:
     """Keeps away: a smoothed or damaged label whose classes nobody said."""
     path = written(tmp_path / "m.png", squares(255, 0, 77))

@@ -119,6 +119,13 @@ def test_a_brace_expression_is_bounded_before_it_is_expanded(pattern: str) -> No
         sequence_index.expand([pattern])
 
 
+def test_as_many_names_as_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequence_index, "MAX_NAMES", 4)
+    assert sequence_index._braces("{0..3}") == ["0", "1", "2", "3"]
+    with pytest.raises(UserError, match="stands for more than 4 names"):
+        sequence_index._braces("{0..4}")
+
+
 @given(
     st.recursive(
         st.sampled_from(["", "a", "0..3", "5..1..2", "a..c", "{x}", "\\{", "\\,"]),

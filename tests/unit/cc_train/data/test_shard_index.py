@@ -108,6 +108,15 @@ def test_reversed_captions_are_read_of_the_json_alone(
         read.clear()
 
 
+def test_a_long_json_is_read_in_two_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: facts of many objects that are damage, as they are longer than one request."""
+    entries = shard_index.read([str(write(tmp_path))])
+    whole = [shard_index._json_of(entry) for entry in entries]
+    monkeypatch.setattr(shard_index, "JSON_READ", BLOCK + 88)
+    assert [shard_index._json_of(entry) for entry in entries] == whole
+    assert [one["image_id"] for one in whole] == ["0.png", "1.png", "2.png"]
+
+
 def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     """Keeps away: a captioner that reads tokens of another codebook, and says so nowhere."""
     mine = shard_index.read([str(write(tmp_path / "a"))])

@@ -82,7 +82,7 @@ def test_a_small_buffer_stays_within_few_shards() -> None:
 @given(batch=st.integers(1, 5), world=st.integers(1, 4), micro=st.integers(0, 30))
 def test_ranks_see_together_what_one_sees(batch: int, world: int, micro: int) -> None:
     parts = [list(order.positions_of(micro, batch, rank, world)) for rank in range(world)]
-    assert list(itertools.chain(*parts)) == list(order.positions_of(micro, batch * world))
+    assert list(itertools.chain(*parts)) == list(order.positions_of(micro, batch * world, 0, 1))
 
 
 def test_epochs_are_whole_and_differ(tmp_path: Path) -> None:
@@ -223,6 +223,17 @@ def test_the_state_is_plain_and_compared(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with pytest.raises(UserError, match="other samples"):
         stream(write_shards(tmp_path / "other", [6, 4]), 4).restore(state)
+
+
+@pytest.mark.parametrize(
+    ("name", "fitting", "others"), [("buffer", (1,), (0,)), ("skip_bad", (0.0, 1.0), (-0.1, 1.1))]
+)
+def test_settings_have_bounds(name: str, fitting: Sequence[float], others: Sequence[float]) -> None:
+    for value in fitting:
+        assert getattr(StreamSettings(**{name: value}), name) == value  # type: ignore[arg-type]
+    for value in others:
+        with pytest.raises(ValueError, match=name):
+            StreamSettings(**{name: value})  # type: ignore[arg-type]
 
 
 def test_fewer_samples_than_a_step_needs(tmp_path: Path) -> None:

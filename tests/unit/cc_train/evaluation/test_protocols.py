@@ -39,6 +39,11 @@ def test_every_protocol_is_of_a_published_data_set() -> None:
     assert protocols.of_dataset("spot_multi") == ["spot-multi"]
 
 
+def test_sentences_are_matched_where_a_caption_has_several() -> None:
+    """Keeps away: figures of matched sentences beside captions of one sentence each."""
+    assert [name for name, one in protocols.read().items() if one.sentences] == ["spot-multi"]
+
+
 def test_a_protocol_counts_from_one() -> None:
     content = protocols.get("levir-cc").model_dump()
     for key in ("pairs", "revision"):
@@ -88,6 +93,7 @@ def test_every_protocol_knows_its_pairs() -> None:
         ("levir-cc", levir(1928), "1,929 pairs are to be scored, here are 1,928"),
         ("levir-cc", levir(), "the pairs, by their ids and groups, are not those of the official"),
         ("spot-single", levir(1263, 12), "test_0.png has 12 references in place of 1 to 11"),
+        ("spot-single", levir(1263, 0), "test_0.png has 0 references in place of 1 to 11"),
         ("image-editing", levir(495, 3), "the references, or their ids, are not the official"),
         ("clevr-dc", levir(4800), "4,000 pairs are 'semantic change', here 0"),
         ("spot-single", levir(1263, 1), "2,100 references are official, here are 1,263"),

@@ -12,12 +12,15 @@ from torch import Tensor
 from cc_prep.models.vqgan import VQGAN
 from cc_prep.models.vqgan import Config as Codec
 from cc_train.layers.caption_loss import caption_loss
+from cc_train.systems.procap import stage2_objective
 from cc_train.systems.procap.captioner import ComparisonSettings, Decoder, ProCap
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import Config, ProcedureEncoder
 from cc_train.systems.procap.stage2_objective import UNUSED, Stage2Objective, _seen
 from cc_train.text import BOS, EOS, MARKS, PAD, Vocabulary
+from cc_train.training import fact_losses
 from cc_train.training.caption_objective import CaptionObjective
+from cc_train.training.fact_losses import FactLosses
 
 WORDS = Vocabulary([*MARKS, "a", "b", "c"])
 
@@ -107,6 +110,25 @@ def test_a_comparison_learns_without_facts() -> None:
     assert task.losses("model", chunk, 0, task.denominators(one)).keys() == {
         "total", "word_accuracy"
     }  # fmt: skip
+
+
+@torch.inference_mode()
+def test_facts_add_to_the_loss_of_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: facts that are unlearned, and captions that weigh as much as their words."""
+    captioner, one = network(comparison=ComparisonSettings()), batch()
+    plain, task = objective(captioner), objective(captioner)
+    counts = plain.denominators(one)
+    [chunk] = plain.chunks(one)
+    loss = plain.losses("model", chunk, 0, counts)["total"] * counts["captions"]
+    task.facts = FactLosses()
+    monkeypatch.setattr(stage2_objective, "_seen", lambda batch: {})
+    monkeypatch.setattr(fact_losses, "losses", lambda *_: {"type": torch.tensor(3.0)})
+    monkeypatch.setattr(FactLosses, "total", lambda *_: torch.tensor(2.0))
+    losses = task.losses("model", chunk, 0, counts)
+    caption = loss.item() / counts["words"].item()
+    assert losses["caption"].item() == pytest.approx(caption)
+    assert losses["total"].item() == pytest.approx(caption + 2)
+    assert losses["type"].item() == 3
 
 
 def test_facts_come_with_each_pair_that_shows_an_image() -> None:

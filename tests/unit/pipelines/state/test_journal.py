@@ -146,6 +146,14 @@ def test_a_slow_store_hears_of_several_pairs_at_once(write: float, pair: float, 
     assert pace.pairs_per_journal_write == pairs
 
 
+def test_a_quick_write_is_measured_as_one() -> None:
+    pace = Pace()
+    with pace.writing():
+        pass
+    pace.worked(60.0)
+    assert pace.pairs_per_journal_write == 1
+
+
 def test_a_damaged_journal_accuses_nobody(tmp_path: Path) -> None:
     """Keeps away: a traceback of a count that is a text."""
     state = State(str(tmp_path))
