@@ -11,6 +11,7 @@ import pytest
 
 from cc_prep.formats import sequences
 from cc_prep.formats.tar import DamagedShard, write_shard
+from cc_prep.manifest import MAX_CLASSES
 from cc_prep.media import images
 from cc_prep.records import FrameSequence
 from tests.job_factory import pair
@@ -93,6 +94,20 @@ def test_how_many_frames_a_sample_may_have(count: int, fits: bool) -> None:
         assert sequences.decode("k", members).meta["frames"] == count
     else:
         with pytest.raises(DamagedShard, match=f"{count} frames"):
+            sequences.decode("k", members)
+
+
+@pytest.mark.parametrize(
+    ("count", "fits"), [(1, True), (MAX_CLASSES, True), (MAX_CLASSES + 1, False)]
+)
+def test_how_many_classes_a_mask_may_have(count: int, fits: bool) -> None:
+    names = [f"class {number}" for number in range(count)]
+    meta = {"frames": 2, "codec": "png", "mask_classes": names}
+    members = {"json": json.dumps(meta).encode(), "mask.png": b""}
+    if fits:
+        assert sequences.decode("k", members).meta["mask_classes"] == names
+    else:
+        with pytest.raises(DamagedShard, match=r"k: mask_classes in its \.json is"):
             sequences.decode("k", members)
 
 

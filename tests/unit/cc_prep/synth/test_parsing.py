@@ -225,6 +225,23 @@ def test_captions_of_others(caption: str, expected: str) -> None:
     assert not claims.grammatical
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("the cube moved. The ball turned red!", ["the cube moved", " The ball turned red"]),
+        ("the cube moved and the ball disappeared", ["the cube moved ", " the ball disappeared"]),
+        ("the cube moved, and it is red", ["the cube moved, and it is red"]),
+        ("the red cube and the ball moved", ["the red cube and the ball moved"]),
+        (" . ", []),
+    ],
+)
+def test_sentences_and_clauses_that_claim_a_change_each(text: str, expected: list[str]) -> None:
+    """Keeps away: a caption of two changes that is judged as one of several types."""
+    parts = parsing.statements(text)
+    assert [part for _, part in parts] == expected
+    assert all(text[start:].startswith(part) for start, part in parts)
+
+
 VOCABULARY = sorted(
     {*parsing.ATTRIBUTE_WORDS, *parsing.CUES, *parsing.FILLERS, *parsing.NEGATIONS,
      *itertools.chain.from_iterable(r.split() for r in parsing.OTHER_RELATIONS), ",", "."}

@@ -190,6 +190,29 @@ def test_a_claim_is_ours_though_the_answer_was_lost(
         assert storage.list_files(f"{path}/.state") == ["lock.json"]
 
 
+def test_the_claim_of_the_living_job_is_named(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps away: advice to remove the claim of a dead job, which leaves the living one's there."""
+    monkeypatch.setattr(lock, "STALE_SECONDS", 0.4)
+    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(lock, "_watch", lambda folder, before: None)
+    write(path, of_another_host(1000))
+    dead, create = f"{path}/.state/lock.json.after-theirs", storage.create_json
+    living = f"{dead}.after-first"
+    storage.write_json(dead, of_another_host(1000, "first"))
+    storage.write_json(living, of_another_host(1000, "second"))
+    beat = threading.Timer(0.1, storage.write_json, (living, of_another_host(0, "second")))
+
+    def seen(name: str, value: object) -> bool:
+        if name == living:
+            beat.start()
+        return create(name, value)
+
+    monkeypatch.setattr(storage, "create_json", seen)
+    with pytest.raises(UserError, match=rf"remove {living}$"), lock.locked(path):
+        pass
+    beat.join()
+
+
 def test_a_claim_of_a_living_job_is_left_to_it(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: two jobs that both take over a dead one's lock."""
     monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.05)
