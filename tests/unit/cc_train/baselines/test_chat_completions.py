@@ -417,6 +417,12 @@ def test_half_a_pair_of_surrogates_is_replaced(chat: ChatServer) -> None:
     assert model(chat).answer([QUESTION]) == [Answer("a ? car")]
 
 
+def test_a_model_answers_without_chance_unless_it_is_asked_to() -> None:
+    """Keeps away: figures that no second run meets."""
+    assert server.generation([])["temperature"] == 0
+    assert "temperature" not in server.generation(["temperature=null"])
+
+
 def test_keys_of_ours_are_not_set(chat: ChatServer) -> None:
     with pytest.raises(UserError, match=r"--set stream: reserved by this command\. Leave it out"):
         model(chat, generation={"stream": True})

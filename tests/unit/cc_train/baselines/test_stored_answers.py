@@ -71,6 +71,7 @@ def test_an_answer_comes_back(tmp_path: Path) -> None:
     answer = Answer("The car \n “left” 🚗", LENGTH, "A car?")
     answers.put(digest, answer, IDENTITY)
     assert Answers(tmp_path).get(digest) == answer
+    answers.put(f"{digest[:2]}{digest[::-1]}", answer, IDENTITY)  # in the same folder
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,16 @@ def test_a_brace_without_the_other_one(pattern: str) -> None:
         sequence_index.expand([pattern])
 
 
+def test_progress_counts_the_shards_that_are_read(tmp_path: Path) -> None:
+    both = [shard(tmp_path / f"{key}.tar", (key,)) for key in ("k-0", "k-1")]
+    told: list[tuple[int, int]] = []
+    samples = sequence_index.read_index(
+        list(map(str, both)), lambda done, count: told.append((done, count))
+    )
+    assert [sample.key for sample in samples] == ["k-0", "k-1"]
+    assert told == [(1, 2), (2, 2)]
+
+
 @pytest.mark.parametrize("size", [700, 512, 1])
 @pytest.mark.parametrize("missing", [1, BLOCK, 2 * BLOCK, 3 * BLOCK])
 def test_a_shard_without_its_whole_end(tmp_path: Path, size: int, missing: int) -> None:
