@@ -26,12 +26,12 @@ POSITIVES = torch.tensor([[1, 1, 0], [1, 1, 1], [0, 1, 1]], dtype=torch.bool)
 
 
 def objective(
-    monkeypatch: pytest.MonkeyPatch, facts: FactLosses | None = None
+    monkeypatch: pytest.MonkeyPatch, facts: FactLosses | None = None, clip_lr_scale: float = 1.0
 ) -> clip4idc.Clip4idcObjective:
     torch.manual_seed(0)
     task = clip4idc.Clip4idcObjective(
-        clip4idc.from_scratch(TINY), [], weight_decay=0.1, clip_lr_scale=1.0, device="cpu",
-        facts=facts,
+        clip4idc.from_scratch(TINY), [], weight_decay=0.1, device="cpu",
+        clip_lr_scale=clip_lr_scale, facts=facts,
     )  # fmt: skip
     generator = torch.Generator().manual_seed(1)
     pairs, text = torch.randn(2, 3, 16, generator=generator)
@@ -63,6 +63,16 @@ def test_facts_are_learned_beside_the_contrast(monkeypatch: pytest.MonkeyPatch) 
     losses = task.losses("model", {"positives": POSITIVES}, 0, {})
     assert losses["contrast"].item() == pytest.approx(plain["total"].item())
     assert losses["total"].item() == pytest.approx(plain["total"].item() + 3)
+
+
+def test_what_clip_never_learned_has_the_whole_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = objective(monkeypatch, FactLosses(), clip_lr_scale=0.25)
+    scale_of = {id(p): group["scale"] for group in task.groups("model") for p in group["params"]}
+    assert task.heads is not None
+    assert {scale_of[id(p)] for p in task.heads.parameters()} == {1.0}
+    named = dict(task.network.named_parameters())
+    assert scale_of[id(named["visual.joint_positional_embedding"])] == 1.0
+    assert scale_of[id(named["visual.positional_embedding"])] == 0.25
 
 
 def test_the_scale_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,14 @@ def batch() -> Batch:
     )
 
 
+@pytest.mark.parametrize("name", [*stage1.NAMES, "local"])
+def test_no_weight_is_below_0(name: str) -> None:
+    others = dict.fromkeys((*stage1.NAMES, "local"), 1.0)
+    assert getattr(Losses(**{**others, name: 0.0}), name) == 0
+    with pytest.raises(ValueError, match=name):
+        Losses(**{**others, name: -0.5})
+
+
 @pytest.mark.parametrize(
     ("settings", "align", "consistency"),
     [

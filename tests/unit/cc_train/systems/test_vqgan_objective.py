@@ -44,6 +44,21 @@ def test_the_discriminator_has_a_hinge_loss_of_images_from_minus_1_to_1() -> Non
     assert losses["total"].item() == pytest.approx(expected.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, field in vqgan.Weights.model_fields.items()
+        if field.annotation in (int, float) and not name.startswith("discriminator_")
+    ],
+)
+def test_no_weight_is_below_0(name: str) -> None:
+    assert getattr(vqgan.Weights(**{name: 0}), name) == 0  # type: ignore[arg-type]
+    for value in (-1, -0.5):
+        with pytest.raises(ValueError, match=name):
+            vqgan.Weights(**{name: value})  # type: ignore[arg-type]
+
+
 def test_the_generators_total_is_weighed() -> None:
     task = objective(pixel=2.0, codebook=3.0, adversarial=0.5, revive_every=0)
     losses = task.losses("generator", images(), 1, {})

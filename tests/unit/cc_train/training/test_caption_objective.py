@@ -113,6 +113,22 @@ def test_a_comparison_learns_without_facts() -> None:
 
 
 @torch.inference_mode()
+def test_ordered_pairs_are_pairs_of_their_images() -> None:
+    """Keeps away: a caption of the reverse order, or of another pair that shares an image."""
+    captioner, pairs = network(comparison=ComparisonSettings()), batch()
+    task, counts = objective(captioner), objective(captioner).denominators(pairs)
+    images = torch.randint(0, 16, (3, 4), generator=torch.Generator().manual_seed(0))
+    first, second = torch.tensor([2, 0]), torch.tensor([0, 1])
+    pairs["before_after"] = torch.stack((images[first], images[second]), dim=1)
+    ordered = {n: value for n, value in pairs.items() if n != "before_after"}
+    ordered |= {"features": images, "first": first, "second": second}
+    [expected], [chunk] = task.chunks(pairs), task.chunks(ordered)
+    assert chunk["frames"].shape == (3, *expected["frames"].shape[2:])
+    for name, value in task.losses("model", expected, 0, counts).items():
+        assert task.losses("model", chunk, 0, counts)[name].item() == pytest.approx(value.item())
+
+
+@torch.inference_mode()
 def test_facts_add_to_the_loss_of_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps away: facts that are unlearned, and captions that weigh as much as their words."""
     captioner, one = network(comparison=ComparisonSettings()), batch()
@@ -170,14 +186,14 @@ def test_what_learns(freeze: bool) -> None:
 
 
 def test_the_encoder_has_a_rate_of_its_own() -> None:
-    captioner = network(queries="independent")
+    captioner = network(queries="independent", comparison=ComparisonSettings())
     assert captioner.queries is not None
     encoder = {id(p) for p in captioner.encoder.parameters()} | {id(captioner.queries)}
     groups = objective(captioner).groups("model")
     for group in groups:
         for parameter in group["params"]:
             assert group["scale"] == (0.25 if id(parameter) in encoder else 1.0)
-            if parameter is captioner.queries:
+            if parameter is captioner.queries or parameter is captioner.kinds:
                 assert group["weight_decay"] == 0.0
     seen = [id(p) for group in groups for p in group["params"]]
     assert len(seen) == len(set(seen)), "no parameter in two groups"
