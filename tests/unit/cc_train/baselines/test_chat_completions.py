@@ -417,6 +417,11 @@ def test_half_a_pair_of_surrogates_is_replaced(chat: ChatServer) -> None:
     assert model(chat).answer([QUESTION]) == [Answer("a ? car")]
 
 
+def test_each_answer_is_given_by_itself(chat: ChatServer) -> None:
+    """Keeps away: a paid answer that a killed run has not stored, as it waited for another one."""
+    assert model(chat).batch == 1
+
+
 def test_a_model_answers_without_chance_unless_it_is_asked_to() -> None:
     """Keeps away: figures that no second run meets."""
     assert server.generation([])["temperature"] == 0

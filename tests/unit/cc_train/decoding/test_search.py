@@ -128,6 +128,13 @@ def test_when_a_search_is_settled(
     assert search._settled(done, best, 2, penalty, 10) is settled
 
 
+def test_enough_words_are_looked_at_to_grow_where_the_best_end() -> None:
+    """Keeps away: fewer growing sentences than the beam is wide, as the best of the words end."""
+    one = search._Search(3, 0.0, LENGTH, search.WORD_MARKS)
+    [listed] = search._candidates([one], torch.randn(1, WORDS))
+    assert len(listed) == 2 * 3
+
+
 def test_greedy_pads_what_has_ended_and_goes_on_for_the_others() -> None:
     table = Table(0)
     table.table[:] = -10.0
