@@ -86,6 +86,13 @@ def test_things_need_images_to_be_pasted_into() -> None:
         assembler(pasted=True)([bare, bare], rngs(2))
 
 
+def test_a_batch_says_which_pairs_changed() -> None:
+    """Keeps away: a validation's figures of changed pairs under the name of the unchanged ones."""
+    samples = [sample(i) for i in range(3)]
+    samples[1].meta["kind"] = "no_change"
+    assert assembler()(samples, rngs(3))["changed"].tolist() == [True, False, True]
+
+
 def test_every_part_is_of_its_own_sample() -> None:
     """Keeps away: tokens, frames or masks that belong to the neighbour."""
     batch = assembler()([sample(i) for i in range(3)], rngs(3))
