@@ -25,7 +25,7 @@ from cc_prep.records import CHANGE, NO_CHANGE, Facts
 from cc_prep.synth import dataset as rendered
 from cc_prep.synth import masks
 
-VERSION = 1
+VERSION = 2
 SETTINGS_FILE, SOURCES_FILE = "composites.json", "sources.json"
 MAX_TRIES = 200
 KNOWN = "test_known"  # backgrounds of the test, cut-outs of the training

@@ -222,7 +222,8 @@ def _dealt(files: Sequence[_File], seed: int, what: str, rejected: Sequence[str]
     if groups < len(SHARES):
         why = f"; {rejected[0]}" if rejected else ""
         raise UserError(
-            f"{what}: {groups} that can be used and do not look alike{why}",
+            f"{what}: {groups} that can be used, where those that look alike or share a folder "
+            f"below their class are one{why}",
             f"Give at least {len(SHARES)}, one for each split",
         )
     rng = np.random.default_rng([seed, 2])
@@ -238,13 +239,18 @@ def _dealt(files: Sequence[_File], seed: int, what: str, rejected: Sequence[str]
 
 
 def _grouped(files: Sequence[_File]) -> dict[str, int]:
-    """The group of each file by its path, of files that are alike or show one thing."""
+    """The group of each file by its path, of files that are alike or show one thing.
+
+    A class that is in one folder as a whole has things that nobody told apart.
+    """
     hashes = np.array(sorted({one.hash for one in files}), np.uint64)
     near = splitting.near_groups(hashes, DISTANCE).tolist()
     alike = dict(zip(hashes.tolist(), near, strict=True))
+    folders = Counter(name for name, _ in {(one.name, one.thing) for one in files})
+    views = [one for one in files if one.thing and folders[one.name] > 1]
     first: dict[str, _File] = {}
-    ones = [alike[first.setdefault(one.thing, one).hash] for one in files if one.thing]
-    others = [alike[one.hash] for one in files if one.thing]
+    ones = [alike[first.setdefault(one.thing, one).hash] for one in views]
+    others = [alike[one.hash] for one in views]
     groups = splitting.components(len(hashes), np.array(ones, int), np.array(others, int))
     return {one.path: int(groups[alike[one.hash]]) for one in files}
 

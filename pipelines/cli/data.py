@@ -196,8 +196,9 @@ def composites(
     An object appears, disappears, moves, is replaced or changes its color; or the picture becomes
     brighter, darker, blurred, black and white, is cropped, or gets a text. OUT_DIR gets the layout
     of CLEVR-Change with masks and facts. Photographs and cut-outs that look alike go into the same
-    split. The same seed and files give the same bytes. The same command resumes a run that was
-    stopped, and a larger --scenes extends a finished folder.
+    split, and so do cut-outs in one folder below that of their class. The same seed and files give
+    the same bytes. The same command resumes a run that was stopped, and a larger --scenes extends a
+    finished folder.
 
     \b
     Example:

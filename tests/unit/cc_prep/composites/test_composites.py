@@ -181,6 +181,16 @@ def test_views_of_one_object_stay_together(tmp_path: Path) -> None:
         assert sum(len(of["car"]) for of in files.objects.values()) == 3 + 5 * 3
 
 
+def test_a_class_in_one_folder_is_no_single_object(tmp_path: Path) -> None:
+    """Keeps away: a class that only tests have, since all of it lies in `images/`."""
+    photos, objects = dataset_factory.composites(tmp_path)
+    (folder := Path(objects, "car", "images")).mkdir()
+    for path in Path(objects, "car").glob("*.png"):
+        path.rename(folder / path.name)
+    files = sources.read(photos, objects, SIZE, 0)
+    assert all("car" in files.objects[split] for split in ("train", "test"))
+
+
 def test_bad_files_are_named(tmp_path: Path) -> None:
     """Keeps away: a run that ends in the middle for one file, or pastes a rectangle."""
     photos, objects = map(Path, dataset_factory.composites(tmp_path))
