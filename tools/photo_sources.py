@@ -43,7 +43,8 @@ PACKAGES = (
 _FREE = r"(?:public[- ]domain|CC0(?:-[0-9.]+)?|CC-BY-[0-9.]+(?:-USA)?)"
 FREE = re.compile(rf"{_FREE}(?: (?:and|or) {_FREE})*", re.IGNORECASE)
 MIN_SIDE = 224  # px
-MIN_MODELS = 3  # of a class, one for each split
+MIN_MODELS = 3  # of a class
+RENDERED = "rendered"  # a file in the folder of a model whose views are all there
 WHITE, MAX_WHITE = (
     225,
     0.4,
@@ -149,14 +150,24 @@ def main(out: Path) -> None:
         shutil.rmtree(out / one)
     icons = [one.licensed("icon.png", "icon") for one in many]
     views = list(_views(many, out))
-    with (out / "licences.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(Licensed._fields)
-        writer.writerows(sorted([*pictures, *icons, *views]))
+    rows = sorted([*pictures, *icons, *views])
+    _refuse_others(out, {row.name for row in rows})
+    table = io.StringIO(newline="")
+    csv.writer(table).writerows([Licensed._fields, *rows])
+    storage.write_bytes(str(out / "licences.csv"), table.getvalue().encode())
     classes = len(set(map(_folder, many)))
     echo(
         f"{len(pictures)} photographs, {len(icons)} models of {classes} classes, {len(views)} views"
     )
+
+
+def _refuse_others(out: Path, listed: set[str]) -> None:
+    """Raises ClickException where OUT has pictures whose licences nobody has looked at."""
+    for folder in ("backgrounds", "objects"):
+        for path in sorted((out / folder).rglob("*")):
+            name = path.relative_to(out).as_posix()
+            if path.suffix in images.ENDINGS and name not in listed:
+                raise click.ClickException(f"{path}: not of this run; move it away")
 
 
 def _folder(model: Model) -> str:
@@ -315,9 +326,9 @@ def _views(models: Sequence[Model], out: Path) -> Iterator[Licensed]:
         for number, model in enumerate(models, 1):
             folder = out / model.folder
             try:
-                if not list(folder.glob("view*.png")):
+                if not (folder / RENDERED).exists():
                     _render(model, folder)
-            except model_views.UnusableModel as error:
+            except (model_views.UnusableModel, KeyError, ValueError) as error:
                 echo(f"{model.archive.name}: {error}", err=True)
                 unusable += 1
             for path in sorted(folder.glob("view*.png")):
@@ -328,18 +339,23 @@ def _views(models: Sequence[Model], out: Path) -> Iterator[Licensed]:
 
 
 def _render(model: Model, folder: Path) -> None:
-    """Writes the views that can be used as cut-outs. Raises model_views.UnusableModel."""
+    """Writes the views that can be used as cut-outs.
+
+    Raises:
+        model_views.UnusableModel, KeyError, ValueError: For a model that is not as others are.
+    """
     size = [float(model.properties[key]) for key in ("width", "height", "depth")]
     rotation = model.properties.get("modelRotation", "1 0 0 0 1 0 0 0 1").split()
     with zipfile.ZipFile(model.archive) as archive:
         parts = model_views.read(archive, model.properties["model"].lstrip("/"))
     views = model_views.render(parts, size, np.array(rotation, float).reshape(3, 3))
-    with storage.write_folder(folder) as temporary:
-        for azimuth, view in zip(model_views.AZIMUTHS, views, strict=True):
-            path = temporary / f"view{azimuth % 360:03}.png"
-            view.save(path)
-            if not _is_cutout(path):
-                path.unlink()
+    for azimuth, view in zip(model_views.AZIMUTHS, views, strict=True):
+        path, encoded = folder / f"view{azimuth % 360:03}.png", io.BytesIO()
+        view.save(encoded, "PNG")
+        storage.write_bytes(str(path), encoded.getvalue())
+        if not _is_cutout(path):
+            path.unlink()
+    (folder / RENDERED).touch()
 
 
 def _models(archive: zipfile.ZipFile) -> Iterator[Mapping[str, str]]:

@@ -7,6 +7,7 @@ import struct
 import zipfile
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from PIL import Image
@@ -190,5 +191,21 @@ def test_models_are_rendered_from_several_sides_once(
         assert max(view.shape) > 0.9 * model_views.SIDE
     assert not list((tmp_path / "objects").rglob("*.tmp*"))
 
+    render = model_views.render
     monkeypatch.setattr(model_views, "render", None)
     assert list(photo_sources._views(models, tmp_path)) == rows
+    stopped = tmp_path / models[0].folder
+    (stopped / photo_sources.RENDERED).unlink()
+    (stopped / "view205.png").unlink()
+    monkeypatch.setattr(model_views, "render", render)
+    assert list(photo_sources._views(models, tmp_path)) == rows, "half of the views were kept"
+
+
+def test_pictures_without_a_licence_are_refused(tmp_path: Path) -> None:
+    """Keeps away: cut-outs of an earlier run, or a user's own, that licences.csv does not name."""
+    for name in ("objects/box/a/icon.png", "objects/box/old.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    photo_sources._refuse_others(tmp_path, {"objects/box/a/icon.png", "objects/box/old.png"})
+    with pytest.raises(click.ClickException, match=r"old\.png: not of this run"):
+        photo_sources._refuse_others(tmp_path, {"objects/box/a/icon.png"})
