@@ -63,11 +63,12 @@ SKIMAGE = {
     "gravel.png": ("CC0 Textures", "CC0-1.0"),
     "camera.png": ("Lav Varshney", "CC0-1.0"),
 }
-FURNITURE = {  # catalogues of Sweet Home 3D: their licence, and who made them
-    "BlendSwap-CC-0": ("CC0-1.0", "contributors of Blend Swap"),
-    "BlendSwap-CC-BY": ("CC-BY-3.0", "contributors of Blend Swap"),
-    "KatorLegaz": ("CC-BY-3.0", "Andrew Kator and Jennifer Legaz"),
-    "Reallusion": ("CC-BY-3.0", "Reallusion"),
+# Catalogues of Sweet Home 3D: their licence, and who made them; "" where each model names its own.
+FURNITURE = {
+    "BlendSwap-CC-0": ("CC0-1.0", ""),
+    "BlendSwap-CC-BY": ("CC-BY-3.0", ""),
+    "KatorLegaz": ("CC-BY-3.0-US", "Andrew Kator and Jennifer Legaz"),
+    "Reallusion": ("CC-BY-3.0-US", "Reallusion"),
     "Scopia": ("CC-BY-3.0", "Scopia Visual Interfaces Systems"),
 }
 # The class of a model by words of its name, the first that fits; names of COCO where it has one.
@@ -296,7 +297,7 @@ def _with_classes(furniture: Path) -> Iterator[Model]:
                 name = _class_of(properties["name"]).replace(" ", "_")
                 if name:
                     folder = f"objects/{name}/{catalogue}_{Path(properties['icon']).stem}"
-                    author = properties.get("creator") or maker
+                    author = maker or properties["creator"]
                     yield Model(path, properties, folder, author, licence)
 
 

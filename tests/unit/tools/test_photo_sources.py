@@ -163,7 +163,7 @@ def test_models_are_rendered_from_several_sides_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Keeps away: things upside down, from behind, or black; hours of rendering for nothing."""
-    monkeypatch.setattr(photo_sources, "FURNITURE", {"Scopia": ("CC-BY-3.0", "Scopia")})
+    monkeypatch.setattr(photo_sources, "FURNITURE", {"Scopia": ("CC-BY-3.0", "")})
     monkeypatch.setattr(model_views, "SIDE", 64)
     monkeypatch.setattr(model_views, "SAMPLES", 4)
     found = list(photo_sources._with_classes(furniture(tmp_path / "furniture")))
