@@ -309,7 +309,8 @@ def imagine(run: Path, pair: tuple[Image, Image], caption: str) -> np.ndarray:
     """The frames that a stage-1 run imagines between two images, uint8 [T, H, W, 3] RGB.
 
     The first and the last frame are before and after. All frames between them are masked, so they
-    follow from both images and the caption; an empty caption means none. Raises UserError.
+    follow from both images and the caption; an empty one, or one for a run that saw none, is left
+    out. Raises UserError.
     """
     from cc_train.systems.procap import visualise
 
@@ -325,7 +326,8 @@ def imagine(run: Path, pair: tuple[Image, Image], caption: str) -> np.ndarray:
     frames = torch.cat((ends[:, :1], inner, ends[:, 1:]), dim=1)
     visible = torch.zeros(1, sizes.frames, sizes.frame_tokens, dtype=torch.bool)
     visible[:, [0, -1]] = True
-    control = encoder.control(torch.from_numpy(text_ids(caption, sizes.text_length)[None]))
+    seen = caption if sizes.text_vocabulary else ""
+    control = encoder.control(torch.from_numpy(text_ids(seen, sizes.text_length)[None]))
     states = encoder(control, encoder.frames(frames, visible.flatten(1)))[:, control.shape[1] :]
     pictures = visualise.procedure(features, before_after, visualise.between(states, encoder))
     return pictures[0].numpy()

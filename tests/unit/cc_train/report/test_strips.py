@@ -53,6 +53,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         head[1].bias.copy_(torch.eye(len(head[1].bias))[CODE])
     about = {"frames": "tokens", "reference_quirks": False}
     init = write_run(path / "1", "stage1", first, {**about, "network": network})
+    silent = {"text": "none", "losses": {"align": 0}, "keyframes": {"strategy": "uniform", "k": 2}}
+    wordless = task_of(path, "stage1", network=network, **silent)
+    wordless.objective.network.load_state_dict(
+        {n: t for n, t in first.objective.network.state_dict().items() if n != "text_emb.weight"},
+        strict=False,
+    )
+    write_run(path / "wordless", "stage1", wordless, {**about, **silent, "network": network})
     decoder = {"width": 16, "heads": 2, "hidden": 16, "layers": 1, "length": 8}
     quirks = {"reference_quirks": False}
     sizes = {"queries": {"k": K, "kind": "shared"}, "decoder": {**decoder, **quirks}, **quirks}
@@ -94,6 +101,12 @@ def test_stage1_imagines_by_itself(folder: Path) -> None:
     assert drawn.shape == (4, SIDE, SIDE, 3)
     of_stage2 = loading.load(folder / "2/run").imagine(pixels(folder))  # type: ignore[attr-defined]
     assert np.array_equal(drawn[[0, 1, 3]], of_stage2[0, [0, 1, -1]].numpy())
+
+
+def test_stage1_imagines_without_words(folder: Path) -> None:
+    """Keeps away: a traceback for a caption, where stage 1 was trained with none."""
+    run, pair = folder / "wordless/run", (folder / "before.png", folder / "after.png")
+    assert np.array_equal(stage1.imagine(run, pair, "a b"), stage1.imagine(run, pair, ""))
 
 
 def test_the_command(folder: Path, tmp_path: Path) -> None:
