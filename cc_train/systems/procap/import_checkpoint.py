@@ -95,7 +95,8 @@ def make_run(
     run_folder.check_new(run)
     if not Path(file).is_file():
         raise UserError(f"{file}: no such file", "Give dalle.pt or model.chkpt")
-    located = weights.locate(file)
+    # A file of a name that weights of ours have is meant, not those weights.
+    located = weights.locate(f"./{file}" if weights.is_known(file) else file)
     parts = weights.build(located, split)
     ddconfig = networks.read_config(config)["ddconfig"] if config is not None else None
     vqgan, unused = VQGAN.from_tensors(parts.vqgan, ddconfig)
