@@ -1,4 +1,4 @@
-"""Kinds of shards, and the tar files that most of them are.
+"""Kinds of shards, and the tar files that some of them are.
 
 A tar follows the WebDataset convention: members `key.extension`, those of a key adjacent. It is
 written with fixed owner, mode and time, so that the same samples give the same bytes, and read
@@ -275,7 +275,7 @@ def spans(path: str) -> dict[str, tuple[int, int]]:
         with storage.open_read(path) as file, open_tar(file) as tar:
             for member in tar:
                 key, _ = parts_of(member, path)
-                start, *_ = ranges.get(key, (member.offset,))
+                start, _ = ranges.get(key, (member.offset, 0))
                 ranges[key] = (start, padded_end(member) - start)
     except (tarfile.TarError, EOFError, ValueError) as error:
         raise DamagedShard(f"{path}: {error}") from None
@@ -337,9 +337,9 @@ class _CountedFile:
         return data
 
     def since(self, offset: int) -> bytes:
-        """What was read from an offset on, which is in one of the last two reads."""
+        """What was read from an offset on, as far as it is kept."""
         data = b"".join(self.last)
-        return data[len(data) - (self.count - offset) :]
+        return data[max(0, len(data) - (self.count - offset)) :]
 
 
 class _HashingFile(io.RawIOBase):

@@ -234,6 +234,17 @@ def test_offsets_point_at_headers(tmp_path: Path) -> None:
     assert tar.checksums(path, written.spans) == written.checksums
 
 
+def test_a_tar_without_members(tmp_path: Path) -> None:
+    """Keeps away: a shard behind leading zeros that is read as whole and empty."""
+    path = tmp_path / "a.tar"
+    path.write_bytes(bytes(tar.END_MARK))
+    assert list(read_shard(str(path))) == []
+    write(path, {"k0": {"json": b"{}"}})
+    path.write_bytes(bytes(tar.END_MARK) + path.read_bytes())
+    with pytest.raises(DamagedShard, match="behind its end"):
+        list(read_shard(str(path)))
+
+
 def test_nothing_is_written_before_the_end(tmp_path: Path) -> None:
     """Keeps away: a count of samples that is off by one where a job looks before the end."""
     with write_shard(str(tmp_path / "a.tar")) as (writer, written):
