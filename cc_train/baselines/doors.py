@@ -84,9 +84,8 @@ def of(path: str) -> Door:
 
 
 def _content(parts: Sequence[str | bytes]) -> str | list[dict[str, Any]]:
-    match parts:
-        case [str(text)]:
-            return text
+    if len(parts) == 1 and isinstance(parts[0], str):
+        return parts[0]
     return [
         {"type": "text", "text": part} if isinstance(part, str) else _image(part) for part in parts
     ]
