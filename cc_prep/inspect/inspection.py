@@ -270,7 +270,7 @@ def _look_for_rejects(
 
     for pair in pairs:
         check(pair, check_captions, pair.captions)
-    multiples = _multiples(manifest, inspection)
+    needed = _multiples(manifest, inspection)
     for pair in examined:
         references = [pair.before, pair.after, *_truth(manifest, pair).values()]
         outcomes = [*map(images.unreadable.get, references), shown.get(pair.key)]
@@ -287,7 +287,7 @@ def _look_for_rejects(
             check(pair, check_sizes, before, after, truth)
             check(pair, check_codec, before, manifest.interpolate.codec)
             check(pair, check_keyframes, before, manifest.keyframes)
-            for multiple in multiples:
+            for multiple in needed:
                 check(pair, check_divisible, before, multiple)
     there = [pair for pair in examined if {pair.before, pair.after} <= images.read.keys()]
     for pair, error in (*_of_registration(manifest, there), *_of_features(manifest, examined)):
