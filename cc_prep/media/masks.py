@@ -200,7 +200,7 @@ def read(reference: str, values: Values = ()) -> np.ndarray:
 def _read(reference: str, values: Values) -> StoredMask:
     if images.is_frame(reference):
         decoded = Decoded(images.read(reference), is_lossy=True)
-    elif scenes.is_tile(reference):
+    elif images.PART in reference and scenes.is_tile(reference):
         numbers = _eight_bits(scenes.read_mask_tile(reference), reference, bool(values))
         decoded = Decoded(np.repeat(numbers[..., None], 3, axis=2))
     else:
