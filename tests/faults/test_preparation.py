@@ -222,7 +222,7 @@ JUMPS = "import time; t = time.time(); time.sleep(1.1); assert abs(time.time() -
 def test_of_two_jobs_started_together_one_works(
     undisturbed: Path, tmp_path: Path, synth_root: Path
 ) -> None:
-    """And its bytes are the same, though the clocks of all its processes jump.
+    """And its bytes are the same, though its clocks jump (in `make faults` all processes' clocks).
 
     It is held at its last pair until the other one has ended.
     """
