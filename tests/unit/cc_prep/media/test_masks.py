@@ -240,11 +240,12 @@ def test_floats_between_labels_are_no_classes(tmp_path: Path) -> None:
     assert np.array_equal(masks.read(path), squares(0, 1))
 
 
-def test_numbers_beyond_eight_bits_are_no_classes(tmp_path: Path) -> None:
-    """Keeps away: label 300 as the class that a scaled pixel happens to hit."""
+@pytest.mark.parametrize("label", [256, 300])
+def test_numbers_beyond_eight_bits_are_no_classes(tmp_path: Path, label: int) -> None:
+    """Keeps away: label 300 as the class that a scaled pixel happens to hit, and 256 as none."""
     path = str(tmp_path / "m.png")
-    Image.fromarray(squares(0, 1).astype(np.uint16) * 300).save(path)
-    with pytest.raises(RejectedPair, match=r"a pixel \(300\), not one of 0 to 255") as caught:
+    Image.fromarray(squares(0, 1).astype(np.uint16) * label).save(path)
+    with pytest.raises(RejectedPair, match=rf"a pixel \({label}\), not one of 0 to 255") as caught:
         masks.read(path, IDS)
     assert caught.value.reason is Reason.UNREADABLE_MASK
     assert np.array_equal(masks.read(path), squares(0, 1))

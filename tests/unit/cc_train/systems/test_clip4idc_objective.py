@@ -199,17 +199,18 @@ def test_from_clip_starts_from_copies() -> None:
         clip4idc.from_clip({"a": torch.zeros(1)}, 1)
 
 
-def test_what_came_from_clip_learns_slowly() -> None:
+@pytest.mark.parametrize("scale", [1e-3, 2.0])
+def test_what_came_from_clip_has_a_rate_of_its_own(scale: float) -> None:
     network = clip4idc.from_scratch(TINY)
     task = clip4idc.Clip4idcObjective(
-        network, [], weight_decay=0.1, clip_lr_scale=1e-3, device="cpu"
+        network, [], weight_decay=0.1, clip_lr_scale=scale, device="cpu"
     )
     optimiser = optim.build_optimizer(task.groups("model"), 1.0, (0.9, 0.99))
     rates = {id(p): g["base"] for g in optimiser.param_groups for p in g["params"]}
     assert len(rates) == len(list(network.parameters()))
     for name, parameter in network.named_parameters():
         fresh = any(part in name for part in clip4idc.NEW)
-        assert rates[id(parameter)] == (1.0 if fresh else 1e-3), name
+        assert rates[id(parameter)] == (1.0 if fresh else scale), name
 
 
 def test_retrieval_of_a_known_order() -> None:

@@ -190,6 +190,12 @@ def test_predictions_that_do_not_fit(tmp_path: Path, written: str, message: str)
     assert message in str(caught.value)
 
 
+def test_predictions_of_another_set_beside_one_pair() -> None:
+    with pytest.raises(UserError, match=r"1 predictions are of no pair") as caught:
+        coco.matched({"x": "a"}, [coco.Item("k7", ("a",), (), "7.png", ("7",))])
+    assert caught.value.remedy == "Ids there look like '7.png'"
+
+
 @given(st.lists(st.text(min_size=1, max_size=6), unique=True, min_size=1, max_size=8))
 def test_every_pair_answers_to_its_own_names(names: list[str]) -> None:
     """Whatever aliases collide, a pair's official id and key mean that pair."""
