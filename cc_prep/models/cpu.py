@@ -287,8 +287,9 @@ MAX_SCORES = 2**25
 def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
     """`F.scaled_dot_product_attention` of [B, heads, L, D] and [B, heads, M, D].
 
-    In bfloat16 on an AMD processor that has its products: two of oneDNN's, in less than half of the
-    time. torch's fused kernel takes MKL's there, which copies and computes in float32.
+    In bfloat16 on an x86 processor that has its products: two of oneDNN's, in less than half of the
+    time. On AMD's torch's fused kernel takes MKL's, which copies and computes in float32; on
+    Intel's its backward pass is slow.
 
     Args:
         mask: Bool that spreads to [B, heads, L, M], at least one True in each row; or numbers that
@@ -318,8 +319,8 @@ def additive(mask: Tensor) -> Tensor:
 
 @cache
 def has_bfloat16_products() -> bool:
-    """Whether this is an AMD processor that multiplies bfloat16, and torch has oneDNN for it."""
-    return has_onednn_on_amd() and has_bfloat16()
+    """Whether this is an x86 processor that multiplies bfloat16, and torch has oneDNN for it."""
+    return bool(instructions()) and has_bfloat16()
 
 
 BFLOAT16_INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16"})  # of x86 processors
