@@ -319,7 +319,7 @@ def additive(mask: Tensor) -> Tensor:
 
 @cache
 def has_bfloat16_products() -> bool:
-    """Whether this is an x86 processor that multiplies bfloat16, and torch has oneDNN for it."""
+    """Whether this is an x86 processor that multiplies bfloat16, under Linux, with oneDNN."""
     return bool(instructions()) and has_bfloat16()
 
 

@@ -56,3 +56,16 @@ def test_elsewhere_it_is_torch_own(monkeypatch: pytest.MonkeyPatch, reason: str)
         monkeypatch.setattr(cpu, "MAX_SCORES", 2 * 3 * 5 * 7 - 1)
     own = inputs(torch.float32 if reason == "float32" else torch.bfloat16)
     assert torch.equal(attention(*own, ROWS), F.scaled_dot_product_attention(*own, attn_mask=ROWS))
+
+
+@pytest.mark.parametrize(
+    ("flags", "able"),
+    [({"avx2", "avx512_bf16"}, True), ({"amx_bf16"}, True), ({"avx2"}, False), ((), False)],
+)
+def test_its_products_are_of_x86_processors_that_have_them(
+    monkeypatch: pytest.MonkeyPatch, flags: set[str], able: bool
+) -> None:
+    """Keeps away: emulated products, and a processor on which nothing was compared (no flags)."""
+    monkeypatch.setattr(cpu, "instructions", lambda: frozenset(flags))
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    assert cpu.has_bfloat16_products.__wrapped__() == able
