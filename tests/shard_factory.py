@@ -35,6 +35,7 @@ def write_tokens(
     images: bool = False,
     facts: Facts | None = None,
     tokenizer: dict[str, Any] | None = None,
+    fine: int = 2,
 ) -> tuple[str, Path]:
     """Shards of so many scenes of two pairs each: the pattern that names them, and the VQGAN.
 
@@ -43,10 +44,11 @@ def write_tokens(
         scenes: How many.
         split: Of all of them.
         backbone: The file of a VQGAN whose features of all frames they are said to hold, random
-            ones on a grid twice as fine as the tokens'.
+            ones.
         images: They hold noise as the images of before and after.
         facts: What all of them say truly changed.
         tokenizer: What they say of a VQGAN that lies there already.
+        fine: How many rows and columns of features fall on one of the tokens.
     """
     from tests import weight_factory  # which imports torch
 
@@ -78,7 +80,7 @@ def write_tokens(
                     own["features"] = {"backbone": "vqgan", "sha256": sha256(backbone),
                                        "frames": list(range(FRAMES))}  # fmt: skip
                     members["json"] = json.dumps(own).encode()
-                    shape = (FRAMES, CHANNELS, 2 * GRID[0], 2 * GRID[1])
+                    shape = (FRAMES, CHANNELS, fine * GRID[0], fine * GRID[1])
                     values = rng.normal(3, 2, shape).astype(np.float16)
                     members["features.npy"] = npy(values)
                 writer.add(f"set-{split}-{scene:06d}-{kind}", members)

@@ -27,6 +27,11 @@ class EncoderSettings(AttentionSizes):
     "on the left" of the picture need them."""
 
 
+def feature_adapter(channels: int, width: int) -> nn.Sequential:
+    """Standardised features [N, C, rows, columns] → [N, width, rows, columns]."""
+    return nn.Sequential(nn.Conv2d(channels, width, 1), Residual(width))
+
+
 class FeatureComparison(Comparison):
     """Features float [N, C, rows, columns] of images → what differs between pairs of them.
 
@@ -56,7 +61,7 @@ class FeatureComparison(Comparison):
         self.register_buffer("mean", torch.zeros(channels))
         self.register_buffer("std", torch.ones(channels))
         self.feature_dropout = nn.Dropout2d(sizes.feature_dropout)  # whole channels
-        self.adapter = nn.Sequential(nn.Conv2d(channels, sizes.width, 1), Residual(sizes.width))
+        self.adapter = feature_adapter(channels, sizes.width)
 
     def images(self, features: Tensor) -> Tensor:
         """Adapted features [N, D, rows, columns] of those of a backbone, [N, C, rows, columns]."""

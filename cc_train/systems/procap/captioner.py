@@ -25,6 +25,7 @@ from cc_train.layers.pair_comparison import (
     change_kinds,
     change_tokens,
 )
+from cc_train.layers.pair_encoder import feature_adapter
 from cc_train.layers.with_frozen import WithFrozen
 from cc_train.systems.procap import visualise
 from cc_train.systems.procap.frame_features import FrameFeatures, as_input
@@ -54,16 +55,23 @@ class ComparisonSettings(Section):
 
 
 class Skip(nn.Module):
-    """States [..., D], and beside them the features [..., C] that they were made of → [..., D]."""
+    """Features [N, C, rows, columns] of images, adapted as a captioner of pairs does, and the
+    states [N, D, rows, columns] of the same places → [N, D, rows, columns].
+
+    At the start the states add nothing, so that a comparison which knows features still works.
+    """
 
     def __init__(self, width: int, channels: int) -> None:
         super().__init__()
-        self.states, self.features = nn.LayerNorm(width), nn.LayerNorm(channels)
-        self.mix = nn.Linear(width + channels, width)
+        self.adapter = feature_adapter(channels, width)
+        self.norm, self.states = nn.LayerNorm(width), nn.Linear(width, width)
+        nn.init.zeros_(self.states.weight)
+        nn.init.zeros_(self.states.bias)
 
     def forward(self, states: Tensor, features: Tensor) -> Tensor:
-        mixed: Tensor = self.mix(torch.cat((self.states(states), self.features(features)), dim=-1))
-        return mixed
+        added: Tensor = self.states(self.norm(states.movedim(1, -1))).movedim(-1, 1)
+        adapted: Tensor = self.adapter(features)
+        return adapted + added
 
 
 class ProCap(WithFrozen, EncoderDecoder):
@@ -181,9 +189,12 @@ class ProCap(WithFrozen, EncoderDecoder):
         sizes = self.encoder.config
         count, shape = sizes.frame_tokens, (sizes.rows, sizes.columns)
         ends = torch.stack((states[:, :count], states[:, -count:]), dim=1)
+        images = ends.mT.unflatten(3, shape)
         if self.skip is not None:
-            ends = self.skip(ends, self.encoder.standardised(features))
-        before, after = ends.mT.unflatten(3, shape).unbind(1)
+            given = self.encoder.standardised(features).mT.unflatten(3, shape)
+            mixed = self.skip(images.flatten(0, 1), given.flatten(0, 1))
+            images = mixed.unflatten(0, images.shape[:2])
+        before, after = images.unbind(1)
         return before, after
 
     def changes(self, before: Tensor, after: Tensor) -> Changes:

@@ -26,7 +26,7 @@ from cc_train.layers.feature_grid import Pooling
 from cc_train.layers.frozen_backbone import BackboneSpec
 from cc_train.runs import stored_run
 from cc_train.runs.stored_run import Run
-from cc_train.systems.procap import frozen_networks, procedure_encoder
+from cc_train.systems.procap import frozen_networks, pair_start, procedure_encoder
 from cc_train.systems.procap.captioner import ComparisonSettings, Decoder, ProCap, Queries
 from cc_train.systems.procap.frame_features import FrameFeatures
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder, resized_times
@@ -86,6 +86,9 @@ class Settings(Section):
     comparison: ComparisonSettings | None = None
     """Explicit differences between before and after, for the decoder; null: none, as in the paper.
     """
+    init_pair: Place[str | None] = None
+    """A run of `cc-train pair`, such as captioner-mini, whose comparison and decoder stage 2 starts
+    from; it needs `comparison.skip` and `frames: features`."""
     pairs_per_scene: int | None = Field(None, ge=1)
     """Ordered pairs that are drawn of each scene, for `frames: features`; null takes before and
     after as they come."""
@@ -261,7 +264,7 @@ def make(
             "Change comparison.heads",
         )
     digest = data.first["tokenizer_sha256"] if features.kind == "tokens" else None
-    return ProCap(
+    captioner = ProCap(
         encoder,
         settings.decoder,
         features=features,
@@ -271,6 +274,9 @@ def make(
         tokenizer=digest,
         comparison=settings.comparison,
     )
+    if settings.init_pair is not None:
+        pair_start.take_over(captioner, settings.init_pair, settings.comparison, settings.decoder)
+    return captioner
 
 
 def by_name(run: Run) -> dict[str, dict[str, str]]:

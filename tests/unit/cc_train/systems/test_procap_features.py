@@ -20,6 +20,8 @@ from cc_train.data import shard_index, split
 from cc_train.data.split import Split
 from cc_train.evaluation.predict import predict
 from cc_train.runs import checkpoints, run_folder, stored_run
+from cc_train.systems.pair import recipe as pair
+from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.procap import stage1, stage2
 from cc_train.systems.procap.captioner import ProCap
 from cc_train.systems.procap.procedure_encoder import ProcedureEncoder
@@ -31,19 +33,25 @@ SIZES = {"width": 16, "heads": 2, "hidden": 16, "length": 8}
 VALUES: dict[str, dict[str, Any]] = {
     "stage1": {"network": {"width": 64, "layers": 1, "text_length": 4}},
     "stage2": {"decoder": SIZES},
+    "pair": {"decoder": SIZES, "encoder": {"width": 64}},
 }
 
 
-def prepared(folder: Path, system: str, init: Path | None = None, **values: object) -> Task:
-    """The task of a stage on shards with features of all frames, twice as fine as the tokens."""
+def prepared(
+    folder: Path, system: str, init: Path | None = None, fine: int = 2, **values: object
+) -> Task:
+    """The task of a system on shards with features of all frames, so many times as fine as the
+    tokens."""
     folder.mkdir(exist_ok=True)
-    backbone = weight_factory.write_vqgan(folder / "backbone.safetensors", seed=1, levels=2)
-    facts = Facts("none") if {"facts", "probe_labels"} & set(values) else None
+    backbone = weight_factory.write_vqgan(folder / "backbone.safetensors", seed=1, levels=4 - fine)
+    facts = Facts("none") if {"facts", "probe_labels"} & set(values) or system == "pair" else None
     shards, vqgan = shard_factory.write_tokens(
-        folder / "shards", 4, backbone=backbone, facts=facts, images=True
+        folder / "shards", 4, backbone=backbone, facts=facts, images=True, fine=fine
     )
-    recipe: Any = {"stage1": stage1, "stage2": stage2}[system]
+    recipe: Any = {"stage1": stage1, "stage2": stage2, "pair": pair}[system]
     files = {"vqgan": str(vqgan), "backbone_weights": str(backbone)} if init is None else {}
+    if system == "pair":
+        del files["vqgan"]
     loop = {"batch_size": 2, "device": "cpu", "steps": 1, "epochs": None}
     settings = build(
         recipe.Settings, {"loop": loop, **files, **VALUES[system], **values}, "test", "docs"
@@ -287,6 +295,58 @@ def test_a_captioner_with_a_comparison_comes_back(tmp_path: Path, skip: bool) ->
     states = torch.zeros_like(trained.procedure(seen))  # which hide everything
     before, after = trained.ends(states, seen)
     assert bool((before != after).any()) == skip
+
+
+def start_of_pair(folder: Path, **values: object) -> ProCap:
+    """A captioner that starts from the run `pair` of the folder."""
+    network = VALUES["stage1"]["network"]
+    given = {**COMPARING, "comparison": {"skip": True}, "init_pair": str(folder / "pair"), **values}
+    task = prepared(folder, "stage2", fine=1, frames="features", network=network, **given)
+    started = task.objective.network
+    assert isinstance(started, ProCap)
+    return started
+
+
+def test_stage_2_starts_from_a_captioner_of_pairs(tmp_path: Path) -> None:
+    """Keeps away: a start that sees other differences than the captioner that it comes from, as
+    with channels that are standardised otherwise."""
+    task = prepared(tmp_path, "pair", fine=1)
+    known = task.objective.network
+    assert isinstance(known, PairCaptioner)
+    known.encoder.mean.add_(0.5)
+    known.encoder.std.mul_(1.5)
+    folder = tmp_path / "pair"
+    settings = json.loads((folder / run_folder.SETTINGS).read_text())
+    progress = {"metrics": {}, "best": {"step": 1}}
+    checkpoints.write(folder, 1, known.state_dict(), settings, {}, progress)
+    started = start_of_pair(tmp_path)
+    batch = task.source(0)
+    pairs = batch["features"][torch.stack((batch["first"], batch["second"]), dim=1)]
+    with torch.inference_mode():
+        expected, memory = known.eval().memory(pairs), started.eval().memory(pairs)
+        imagined = 2 * started.encoder.config.frame_tokens
+        assert memory.shape[1] == expected.shape[1] + imagined
+        torch.testing.assert_close(memory[:, :-imagined], expected, rtol=1e-4, atol=1e-5)
+        ids = torch.zeros(len(pairs), 1, dtype=torch.long)
+        found = started.logits(ids, expected)
+        torch.testing.assert_close(found, known.logits(ids, expected))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"comparison": {}}, "this captioner compares none.*Set comparison.skip=true"),
+        ({"comparison": {"skip": True, "heads": 2}}, "encoder.heads=4, .*comparison.heads=4"),
+        ({"decoder": {**SIZES, "hidden": 8}}, "has other sizes: size mismatch"),
+        ({"init_pair": "captioner-mini"}, "was trained on features of"),
+    ],
+)
+def test_a_captioner_of_pairs_that_does_not_fit(
+    tmp_path: Path, values: dict[str, Any], message: str
+) -> None:
+    prepared(tmp_path, "pair", fine=1)
+    with pytest.raises(UserError, match=message):
+        start_of_pair(tmp_path, **values)
 
 
 @pytest.mark.parametrize(
