@@ -444,6 +444,12 @@ def _text(caption: Caption) -> str:
 @click.option(
     "--stage1", metavar="RUN", help="Add a second row: the frames that this stage 1 imagines."
 )
+@click.option(
+    "--truth",
+    metavar="FRAME",
+    multiple=True,
+    help="Add a last row: what was there in between, once for each imagined frame.",
+)
 @device_option
 def imagine(**options: Any) -> None:
     """Draws the frames that RUN imagines between two images.
@@ -453,12 +459,11 @@ def imagine(**options: Any) -> None:
     states of the procedure queries by stage 1's head and the VQGAN; the image after, decoded from
     its tokens; the image after. Stage 2 continues to train the encoder, so its frames can differ
     from those of stage 1: --stage1 adds a row with the latter, for the same images and RUN's
-    sentence.
+    sentence. `cc-prep synth --truth` renders what --truth takes.
 
     \b
     Example:
-      cc-train imagine out/clevr/stage2 before.png after.png --out strip.png \\
-          --stage1 out/clevr/stage1
+      cc-train imagine procap-mini before.png after.png --out strip.png
     """
     from cc_train.report.strips import write
 

@@ -28,8 +28,24 @@ GAP = 4  # px between pictures
 SIDE = 160  # px that each picture is high at least
 
 
-def write(run: str, before: str, after: str, out: str, stage1: str | None, device: str) -> str:
-    """Writes the strip of a pair and returns the captioner's sentence. Raises UserError."""
+def write(
+    run: str,
+    before: str,
+    after: str,
+    out: str,
+    stage1: str | None,
+    device: str,
+    truth: Sequence[str] = (),
+) -> str:
+    """Writes the strip of a pair and returns the captioner's sentence.
+
+    Args:
+        stage1: A run whose frames are drawn below the captioner's.
+        truth: Images that are drawn in the last row, below the imagined frames.
+
+    Raises:
+        UserError: For a file that cannot be read or written, and a captioner that imagines nothing.
+    """
     codec = CODECS.get(Path(out).suffix.lower())
     if codec is None:
         raise UserError(f"--out {out}: no picture", f"Give one of {', '.join(CODECS)}")
@@ -41,9 +57,11 @@ def write(run: str, before: str, after: str, out: str, stage1: str | None, devic
         raise UserError(
             f"{run}: imagines no frames", "Give a captioner of stage 2 that a stage 1 was before"
         )
+    if truth:
+        rows.append(_true(truth, before_after[0], len(rows[0]) - 2))
     text = loaded(before, after).text
     if stage1 is not None:
-        rows.append(_by_encoder(stage1, (before, after), text))
+        rows.insert(1, _by_encoder(stage1, (before, after), text))
     picture = strip(before_after[0], [row for row in rows if row is not None])
     storage.write_bytes(storage.named(out), images.encode_image(picture, codec, 90))
     return text
@@ -81,6 +99,17 @@ def of_samples(run: str, entries: Sequence[Entry]) -> dict[str, list[bytes]]:
         if frames is not None:
             drawn[entry.key] = [images.encode_image(frame, "jpg", 85) for frame in frames]
     return drawn
+
+
+def _true(paths: Sequence[str], ends: np.ndarray, count: int) -> np.ndarray:
+    """A row of true frames between both ends uint8 [2, H, W, 3]."""
+    if len(paths) != count:
+        raise UserError(
+            f"--truth: {len(paths)} images, and the captioner imagines {count}",
+            "Give --truth once for each imagined frame",
+        )
+    frames = [image_pairs.stack([(path, path)], ends.shape[1:3])[0, 0] for path in paths]
+    return np.stack([ends[0], *frames, ends[1]])
 
 
 def _by_encoder(path: str, pair: tuple[Image, Image], caption: str) -> np.ndarray:

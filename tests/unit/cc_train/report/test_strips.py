@@ -122,6 +122,18 @@ def test_the_command(folder: Path, tmp_path: Path) -> None:
     assert np.array_equal(picture[: scale * SIDE, : scale * SIDE], before)
 
 
+def test_true_frames_are_the_last_row(folder: Path, tmp_path: Path) -> None:
+    pair, out = (folder / "before.png", folder / "after.png"), tmp_path / "strip.png"
+    truth = [argument for _ in range(K) for argument in ("--truth", pair[1])]
+    done = cc_train("imagine", folder / "2/run", *pair, "--out", out, *truth)
+    assert (done.returncode, done.stderr) == (0, "")
+    row = images.read(str(out))[20 * (SIDE + 4) :: 20, ::20]  # enlarged to 160 px
+    ends = [np.asarray(end) for end in pixels(folder)[0]]
+    for number, expected in enumerate([ends[0], ends[0], *[ends[1]] * (K + 2)]):
+        left = number * (SIDE + 4)
+        assert np.array_equal(row[:, left : left + SIDE], expected), number
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -132,6 +144,10 @@ def test_the_command(folder: Path, tmp_path: Path) -> None:
         (
             ("2/run", "before.png", "after.png", "--out", "a.png", "--stage1", "2/run"),
             "--stage1 2/run: a run of stage2. Give a run of stage 1",
+        ),
+        (
+            ("2/run", "before.png", "after.png", "--out", "a.png", "--truth", "before.png"),
+            f"--truth: 1 images, and the captioner imagines {K}. Give --truth once for each",
         ),
     ],
 )
