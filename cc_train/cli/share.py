@@ -58,7 +58,7 @@ def export(
     run; without --shards its card has the scores of an earlier `cc-train evaluate RUN`. Other
     networks become DIR.safetensors and DIR.md. SHARDS must hold samples that the training did not
     see: training shards for a captioner, sequence shards for the others. For a run of stage2,
-    --by-name makes a smaller folder: frozen networks that the package has, or fetches, are named
+    --by-name makes a smaller folder: frozen networks that come with the package are named
     and not copied. --push needs the extra [hub] and a login (`hf auth login`).
 
     --onnx writes the networks of a pair captioner or of photos-mini, compares each with torch, and

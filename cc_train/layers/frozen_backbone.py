@@ -236,9 +236,11 @@ def find(spec: BackboneSpec, file: str | None) -> FrozenBackbone:
 
 
 def by_name(run: Path, spec: BackboneSpec) -> dict[str, dict[str, str]]:
-    """The backbone of a run, if it is one that the package fetches by name: see `named_weights`."""
+    """The backbone of a run, if it comes with the package: see `named_weights`."""
     backbone = backbones.BACKBONES.get(spec.name)
-    if backbone is None or backbone.weights is None or not (run / FILE).exists():
+    if backbone is None or not (run / FILE).exists():
+        return {}
+    if backbone.weights not in weights.SHIPPED:
         return {}
     return named_weights.named(run / FILE, *networks.backbone(spec.name))
 

@@ -58,7 +58,7 @@ class Details:
         calibrate: Others, of rendered pairs, by which a captioner's captions get a confidence.
         licence: Of the weights, an SPDX identifier.
         data: In words, what it was trained on.
-        by_name: Leave out the frozen networks that the package has, or fetches, by name.
+        by_name: Leave out the frozen networks that come with the package.
     """
 
     shards: Sequence[str] = ()
