@@ -457,13 +457,15 @@ def imagine(**options: Any) -> None:
     RUN is a captioner of stage 2. From left to right: the image before; the same image decoded from
     its tokens, which is the best that the VQGAN can draw; the imagined frames, decoded from the
     states of the procedure queries by stage 1's head and the VQGAN; the image after, decoded from
-    its tokens; the image after. Stage 2 continues to train the encoder, so its frames can differ
+    its tokens; the image after. Where stage 2 trained the encoder further, its frames can differ
     from those of stage 1: --stage1 adds a row with the latter, for the same images and RUN's
     sentence. `cc-prep synth --truth` renders what --truth takes.
 
     \b
     Example:
       cc-train imagine procap-mini before.png after.png --out strip.png
+      cc-train imagine out/clevr/stage2 before.png after.png --out strip.png \\
+          --stage1 out/clevr/stage1
     """
     from cc_train.report.strips import write
 

@@ -57,11 +57,11 @@ def write(
         raise UserError(
             f"{run}: imagines no frames", "Give a captioner of stage 2 that a stage 1 was before"
         )
-    if truth:
-        rows.append(_true(truth, before_after[0], len(rows[0]) - 2))
+    true = _true(truth, before, before_after[0], len(rows[0]) - 2) if truth else None
     text = loaded(before, after).text
     if stage1 is not None:
-        rows.insert(1, _by_encoder(stage1, (before, after), text))
+        rows.append(_by_encoder(stage1, (before, after), text))
+    rows.append(true)
     picture = strip(before_after[0], [row for row in rows if row is not None])
     storage.write_bytes(storage.named(out), images.encode_image(picture, codec, 90))
     return text
@@ -101,14 +101,14 @@ def of_samples(run: str, entries: Sequence[Entry]) -> dict[str, list[bytes]]:
     return drawn
 
 
-def _true(paths: Sequence[str], ends: np.ndarray, count: int) -> np.ndarray:
+def _true(paths: Sequence[str], before: str, ends: np.ndarray, count: int) -> np.ndarray:
     """A row of true frames between both ends uint8 [2, H, W, 3]."""
     if len(paths) != count:
         raise UserError(
-            f"--truth: {len(paths)} images, and the captioner imagines {count}",
-            "Give --truth once for each imagined frame",
+            f"--truth: given {len(paths)} times, and the captioner imagines {count} frames",
+            "Give it once for each imagined frame",
         )
-    frames = [image_pairs.stack([(path, path)], ends.shape[1:3])[0, 0] for path in paths]
+    frames = image_pairs.stack([(before, path) for path in paths], ends.shape[1:3])[:, 1]
     return np.stack([ends[0], *frames, ends[1]])
 
 

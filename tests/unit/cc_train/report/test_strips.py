@@ -147,7 +147,7 @@ def test_true_frames_are_the_last_row(folder: Path, tmp_path: Path) -> None:
         ),
         (
             ("2/run", "before.png", "after.png", "--out", "a.png", "--truth", "before.png"),
-            f"--truth: 1 images, and the captioner imagines {K}. Give --truth once for each",
+            f"--truth: given 1 times, and the captioner imagines {K} frames. Give it once for each",
         ),
     ],
 )
