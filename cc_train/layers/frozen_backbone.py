@@ -190,12 +190,14 @@ def of_training(data: Split, codec: TextCodec, features: Features) -> dict[str, 
     }
 
 
-def require_same(init: Path, trained: BackboneSpec, stored: BackboneSpec) -> None:
+def require_same(
+    init: Path, trained: BackboneSpec, stored: BackboneSpec, otherwise: str = "leave out --init"
+) -> None:
     """Raises UserError where a run to start from was trained on other features than are stored."""
     if not trained.matches(stored):
         raise UserError(
             f"{init} was trained on features of {trained}, these shards hold those of {stored}",
-            "Use shards made with the same backbone and image_size, or leave out --init",
+            f"Use shards made with the same backbone and image_size, or {otherwise}",
         )
 
 
@@ -238,9 +240,7 @@ def find(spec: BackboneSpec, file: str | None) -> FrozenBackbone:
 def by_name(run: Path, spec: BackboneSpec) -> dict[str, dict[str, str]]:
     """The backbone of a run, if it comes with the package: see `named_weights`."""
     backbone = backbones.BACKBONES.get(spec.name)
-    if backbone is None or not (run / FILE).exists():
-        return {}
-    if backbone.weights not in weights.SHIPPED:
+    if backbone is None or backbone.weights not in weights.SHIPPED or not (run / FILE).exists():
         return {}
     return named_weights.named(run / FILE, *networks.backbone(spec.name))
 

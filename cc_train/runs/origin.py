@@ -11,6 +11,7 @@ from cc_train.runs import checkpoints, run_folder
 
 IMPORTED = "imported"  # the key of the file of others that the weights of a run were taken from
 INIT = "init"  # the key of what a training started from, see `started_from`
+INIT_PAIR = "init_pair_weights"  # the key of a second start, with the same `name` and `sha256`
 
 
 def started_from(init: Path | None, name: str | None) -> dict[str, str] | None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cc_prep.errors import UserError
 from cc_train.runs.stored_run import Run
+from cc_train.text import Vocabulary
 
 
 def require_same(run: Run, name: str, value: Any, own_name: str = "") -> None:
@@ -41,6 +42,11 @@ def take_over(network: nn.Module, tensors: Mapping[str, Tensor], init: Path) -> 
     except RuntimeError as error:
         reason = str(error).splitlines()[1].strip()
         raise UserError(f"{init} has other sizes: {reason}", "Use its settings") from None
+
+
+def word_rows(trained: Vocabulary, words: Vocabulary) -> list[int | None]:
+    """Of each of the words, its row in a run with another vocabulary; None if it has none."""
+    return [trained.ids.get(word) for word in words.words]
 
 
 def with_rows(

@@ -190,8 +190,9 @@ def with_scores(card: str, scores: Measured) -> str:
 
 def _limits(stored: Run, scores: Measured, data: str | None) -> list[str]:
     """What the captioner cannot do, as far as the run knows."""
-    start = stored.settings.get(origin.INIT)
-    before = "" if start is None else f", starting from the weights of {start['name']}"
+    starts = [stored.settings.get(key) for key in (origin.INIT, origin.INIT_PAIR)]
+    names = " and ".join(str(start["name"]) for start in starts if start is not None)
+    before = f", starting from the weights of {names}" if names else ""
     trained = f"It was trained on {data}{before}. " if data else ""
     limits = [
         f"{trained}For images unlike its training data it also gives a sentence, which is then "
@@ -315,8 +316,9 @@ def _start(stored: Run) -> str:
         return "what others trained, see above"
     if origin.INIT not in stored.settings:
         return "not stated"
-    start = stored.settings[origin.INIT]
-    return "random weights" if start is None else f"{start['name']}, SHA-256 `{start['sha256']}`"
+    starts = [stored.settings[origin.INIT], stored.settings.get(origin.INIT_PAIR)]
+    known = [f"{one['name']}, SHA-256 `{one['sha256']}`" for one in starts if one is not None]
+    return "; ".join(known) or "random weights"
 
 
 def _pairs(stored: Run) -> str:

@@ -114,5 +114,5 @@ def learned(
     trained = BackboneSpec.of_json(run.settings["backbone"])
     frozen_backbone.require_same(run.folder, trained, network.backbone.spec)
     of_run = Vocabulary.read(Path(run.folder) / VOCABULARY)
-    rows = [of_run.ids.get(word) for word in vocabulary.words]
+    rows = transfer.word_rows(of_run, vocabulary)
     return transfer.with_rows(run.tensors, network.state_dict(), WORD_TENSORS, rows)

@@ -18,6 +18,7 @@ from cc_train.runs import checkpoints, origin, run_folder
 FREE = (
     "loop.steps", "loop.epochs", "loop.learning_rate",  # for the steps to come; a note names them
     "files", origin.INIT,  # `_check_start` compares the start
+    f"{origin.INIT_PAIR}.name",  # it may have been moved
 )  # fmt: skip
 
 

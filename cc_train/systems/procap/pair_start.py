@@ -15,13 +15,14 @@ from cc_prep.errors import UserError
 from cc_train.layers import frozen_backbone
 from cc_train.layers.feature_grid import Standardise
 from cc_train.layers.frozen_backbone import BackboneSpec
-from cc_train.runs import run_folder, stored_run, transfer
+from cc_train.runs import origin, stored_run, transfer
 from cc_train.runs.stored_run import Run
+from cc_train.sharing import hub
 from cc_train.systems.procap.captioner import ComparisonSettings, Decoder, ProCap
 from cc_train.text import VOCABULARY, Vocabulary
 
 SYSTEM = "pair"
-# Its names, and those of `ProCap`; others, such as the statistics of channels, are left out.
+# Its names and those of `ProCap`. The statistics of channels have none: see `restandardised`.
 NAMES = {
     "encoder.adapter.": "skip.adapter.",
     "encoder.": "comparison.",
@@ -33,28 +34,49 @@ STATISTICS = ("encoder.mean", "encoder.std", "encoder.spread")
 WORD_TENSORS = ("text_decoder.decoder.out.weight", "text_decoder.decoder.out.bias")
 
 
-def take_over(
-    network: ProCap, name: str, comparison: ComparisonSettings | None, decoder: Decoder
-) -> None:
-    """Loads what the run `name` of `cc-train pair` learned into a new captioner.
+def read(name: str) -> Run:
+    """The run of `cc-train pair` that is called so.
 
     Raises:
-        UserError: For a run of another system, of another backbone or of other sizes, and for a
-            captioner that does not compare features.
+        UserError: For another system, and for a captioner of pairs that sees what stage 2 does not.
     """
-    if network.skip is None or comparison is None or network.features.backbone is None:
-        raise UserError(
-            f"init_pair: {name} compares features, and this captioner compares none",
-            "Set comparison.skip=true and frames=features, or init_pair=null",
-        )
-    folder = run_folder.locate(name)
-    run = stored_run.read(folder, SYSTEM)
-    frozen = network.features.backbone.frozen
+    run = stored_run.read(hub.locate(name), SYSTEM)
+    settings = run.settings
+    other = {
+        "knows other facts than those of rendered solids": "facts" in settings,
+        "tells its decoder where the change is": settings["encoder"].get("places", False),
+        "says several changes": settings["decoder"].get("changes") is not None,
+        "hides the grid from its decoder": not settings["decoder"].get("attend_grid", True),
+    }
+    for what, is_so in other.items():
+        if is_so:
+            raise UserError(
+                f"init_pair: {name} {what}, unlike stage 2",
+                "Give another captioner, such as captioner-mini, or init_pair=null",
+            )
+    return run
+
+
+def about(run: Run, name: str) -> dict[str, str]:
+    """What a run's settings say of the captioner of pairs that it started from."""
+    started = origin.started_from(run.folder, name)
+    assert started is not None
+    return {key: started[key] for key in ("name", "sha256")}
+
+
+def take_over(network: ProCap, run: Run, comparison: ComparisonSettings, decoder: Decoder) -> None:
+    """Loads what a run of `cc-train pair` learned into a new captioner that compares features.
+
+    Raises:
+        UserError: For a run of another backbone or of other sizes.
+    """
+    assert network.features.backbone is not None
+    spec = network.features.backbone.frozen.spec
     trained = BackboneSpec.of_json(run.settings["backbone"])
-    frozen_backbone.require_same(folder, trained, frozen.spec)
+    frozen_backbone.require_same(run.folder, trained, spec, "set init_pair=null")
     transfer.require_same(run, "encoder.heads", comparison.heads, "comparison.heads")
     transfer.require_same(run, "decoder.heads", decoder.heads)
-    transfer.take_over(network, _tensors(run, network), folder)
+    transfer.take_over(network, _tensors(run, network), run.folder)
 
 
 def _tensors(run: Run, network: ProCap) -> dict[str, Tensor]:
@@ -64,13 +86,12 @@ def _tensors(run: Run, network: ProCap) -> dict[str, Tensor]:
     }
     own, codec = network.state_dict(), network.codec
     assert isinstance(codec, Vocabulary)
-    ids = Vocabulary.read(Path(run.folder) / VOCABULARY).ids
-    rows = [ids.get(word) for word in codec.words]
+    rows = transfer.word_rows(Vocabulary.read(Path(run.folder) / VOCABULARY), codec)
     taken = own | transfer.with_rows(renamed, own, WORD_TENSORS, rows)
     first = "skip.adapter.0."
     weight, bias = (taken[first + part] for part in ("weight", "bias"))
     statistics = (run.tensors["encoder.mean"], run.tensors["encoder.std"])
-    if weight.shape == own[first + "weight"].shape:
+    if weight.shape == own[first + "weight"].shape:  # `transfer.take_over` refuses other sizes
         moved = restandardised(weight, bias, statistics, network.encoder.standardise)
         taken[first + "weight"], taken[first + "bias"] = moved
     return taken

@@ -24,7 +24,7 @@ from cc_train.data.stream import StreamSettings
 from cc_train.layers import frozen_backbone
 from cc_train.layers.feature_grid import Pooling
 from cc_train.layers.frozen_backbone import BackboneSpec
-from cc_train.runs import stored_run
+from cc_train.runs import origin, stored_run
 from cc_train.runs.stored_run import Run
 from cc_train.systems.procap import frozen_networks, pair_start, procedure_encoder
 from cc_train.systems.procap.captioner import ComparisonSettings, Decoder, ProCap, Queries
@@ -142,6 +142,15 @@ class Settings(Section):
                 "facts: they are learned by a comparison of ordered pairs",
                 "Set comparison and pairs_per_scene too, or facts=null",
             )
+        if self.init_pair is not None and not (self.comparison and self.comparison.skip):
+            raise Conflict(
+                "init_pair: a captioner of pairs compares features",
+                "Set comparison.skip=true too, or init_pair=null",
+            )
+        if self.init_pair is not None and self.decoder.reference_quirks:
+            raise Conflict(
+                "init_pair: its decoder has no decoder.reference_quirks", "Set one of them alone"
+            )
         if self.facts is not None and self.loss_reduction == "sum":
             raise Conflict("loss_reduction: with facts it is mean", "Leave loss_reduction out")
         return self
@@ -154,8 +163,9 @@ def prepare(settings: Settings, request: TrainingRequest) -> Task:
     then starts from; without it the encoder starts untrained.
     """
     _refuse_unread(settings, request)
+    pair = None if settings.init_pair is None else pair_start.read(settings.init_pair)
     data, codec = captioned(settings, request, VOCABULARIES[settings.words])
-    network = make(settings, data, codec, request.init, request.console)
+    network = make(settings, data, codec, request.init, request.console, pair)
     if settings.facts is not None:
         shard_index.require_facts(data.train)
     objective = Stage2Objective(
@@ -182,6 +192,8 @@ def prepare(settings: Settings, request: TrainingRequest) -> Task:
         },
         "text": codec.describe(),
     }
+    if pair is not None and settings.init_pair is not None:
+        about[origin.INIT_PAIR] = pair_start.about(pair, settings.init_pair)
     seen = network.features
     files = {**frozen_networks.files(seen.vqgan, seen.backbone), **codec.files()}
     return over_samples(
@@ -228,12 +240,18 @@ def _stage1(init: Path | None) -> Path | None:
 
 
 def make(
-    settings: Settings, data: Split, codec: TextCodec, init: Path | None, console: Console
+    settings: Settings,
+    data: Split,
+    codec: TextCodec,
+    init: Path | None,
+    console: Console,
+    pair: Run | None = None,
 ) -> ProCap:
     """The captioner before training.
 
     Args:
         init: A stage-1 run, whose encoder it takes, or a file of CLIP's weights.
+        pair: The run of `init_pair`.
 
     Raises:
         UserError: If settings, data and `init` do not go together.
@@ -257,6 +275,11 @@ def make(
     else:
         encoder, features = _from_stage1(settings, data, stage1)
     width, comparison = encoder.config.width, settings.comparison
+    if pair is not None and features.kind != "features":
+        raise UserError(
+            f"init_pair: it compares features, and the captioner reads {features.kind}",
+            "Set frames=features, or init_pair=null",
+        )
     if comparison is not None and width % comparison.heads:
         raise UserError(
             f"the encoder's width ({width}) is not divisible by comparison.heads "
@@ -274,8 +297,9 @@ def make(
         tokenizer=digest,
         comparison=settings.comparison,
     )
-    if settings.init_pair is not None:
-        pair_start.take_over(captioner, settings.init_pair, settings.comparison, settings.decoder)
+    if pair is not None:
+        assert settings.comparison is not None  # `Settings` refuses init_pair without
+        pair_start.take_over(captioner, pair, settings.comparison, settings.decoder)
     return captioner
 
 

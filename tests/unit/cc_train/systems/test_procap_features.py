@@ -300,8 +300,9 @@ def test_a_captioner_with_a_comparison_comes_back(tmp_path: Path, skip: bool) ->
 def start_of_pair(folder: Path, **values: object) -> ProCap:
     """A captioner that starts from the run `pair` of the folder."""
     network = VALUES["stage1"]["network"]
-    given = {**COMPARING, "comparison": {"skip": True}, "init_pair": str(folder / "pair"), **values}
-    task = prepared(folder, "stage2", fine=1, frames="features", network=network, **given)
+    given = {**COMPARING, "comparison": {"skip": True}, "init_pair": str(folder / "pair")}
+    given |= {"frames": "features", "network": network, **values}
+    task = prepared(folder, "stage2", fine=1, **given)
     started = task.objective.network
     assert isinstance(started, ProCap)
     return started
@@ -320,6 +321,9 @@ def test_stage_2_starts_from_a_captioner_of_pairs(tmp_path: Path) -> None:
     progress = {"metrics": {}, "best": {"step": 1}}
     checkpoints.write(folder, 1, known.state_dict(), settings, {}, progress)
     started = start_of_pair(tmp_path)
+    stored = json.loads((tmp_path / "stage2/settings.json").read_text())
+    digest = storage.sha256(folder / "checkpoints/000001/model.safetensors")
+    assert stored["init_pair_weights"] == {"name": "pair", "sha256": digest}
     batch = task.source(0)
     pairs = batch["features"][torch.stack((batch["first"], batch["second"]), dim=1)]
     with torch.inference_mode():
@@ -335,10 +339,18 @@ def test_stage_2_starts_from_a_captioner_of_pairs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"comparison": {}}, "this captioner compares none.*Set comparison.skip=true"),
+        ({"comparison": {}}, "a captioner of pairs compares features.*Set comparison.skip=true"),
+        (
+            {"frames": "tokens", "pairs_per_scene": None, "facts": None, "backbone_weights": None},
+            "the captioner reads tokens",
+        ),
         ({"comparison": {"skip": True, "heads": 2}}, "encoder.heads=4, .*comparison.heads=4"),
         ({"decoder": {**SIZES, "hidden": 8}}, "has other sizes: size mismatch"),
-        ({"init_pair": "captioner-mini"}, "was trained on features of"),
+        ({"decoder": {**SIZES, "reference_quirks": True}}, "has no decoder.reference_quirks"),
+        ({"init_pair": "captioner-mini"}, "was trained on features of .*or set init_pair=null"),
+        ({"init_pair": "captioner-multi"}, "says several changes, unlike stage 2"),
+        ({"init_pair": "composites-mini"}, "knows other facts than those of rendered solids"),
+        ({"init_pair": "chain-mini"}, "a run of chain"),
     ],
 )
 def test_a_captioner_of_pairs_that_does_not_fit(
