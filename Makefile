@@ -7,6 +7,7 @@ DEMO    ?= out/demo
 ASSETS  ?= out/assets
 MINI    ?= out/captioner-mini
 CHAIN_MINI ?= out/chain-mini
+PROCAP_MINI ?= out/procap-mini
 MULTI   ?= out/captioner-multi
 PHOTOS_MINI ?= out/photos-mini
 ABLATION ?= out/ablation
@@ -36,7 +37,7 @@ LOWEST  := $(VENV)-lowest/.setup-done
 .DEFAULT_GOAL := help
 .PHONY: help setup browser java demo test test-lowest faults gpu-smoke wheel mutants docs lint format check bench \
   interpolate score shards stage1 stage2 pair scorer chain mllm evaluate zoo-row ablation imagining assets captioner-mini \
-  captioner-multi chain-mini photos-mini
+  captioner-multi chain-mini procap-mini photos-mini
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -209,6 +210,10 @@ captioner-multi: $(SETUP)  ## train a captioner that says several changes, from 
 # How chain-mini was made, in some ten minutes on two cores; see docs/chain.md.
 chain-mini: $(SETUP)  ## train a captioner that also masks the change, from captioner-mini: CHAIN_MINI/packed
 	BIN=$(BIN) CHAIN_MINI='$(CHAIN_MINI)' sh tools/recipes/chain-mini.sh
+
+# How procap-mini was made, in some hour and a half on two cores; see docs/imagining.md.
+procap-mini: $(SETUP)  ## train a small ProCap of both stages, from captioner-mini: PROCAP_MINI/packed
+	BIN=$(BIN) PROCAP_MINI='$(PROCAP_MINI)' sh tools/recipes/procap-mini.sh
 
 # From packages of Debian alone; see docs/photos.md.
 photos-mini: $(SETUP)  ## train composites-mini from nothing, and measure it beside photos-mini: PHOTOS_MINI/packed

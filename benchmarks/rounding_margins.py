@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -144,6 +145,7 @@ def figures() -> dict[str, Figure]:
             lambda seed, _: {"fall": Value(trainer.fall_of_loss(seed), 0.7, is_most=True)}
         ),
         "captioner-mini": of_shipped(shipped.captions_of_new_scenes),
+        "procap-mini": of_shipped(partial(shipped.captions_of_new_scenes, name=shipped.PROCAP)),
         "captioner-mini, noise": of_shipped(shipped.confidence_of_noise),
         "chain-mini": of_shipped(shipped.masks_of_new_scenes),
         "captioner-multi": of_shipped(shipped.several_of_new_scenes),

@@ -183,6 +183,7 @@ def prepare(settings: Settings, request: TrainingRequest) -> Task:
     batches = _batches(settings, network)
     about = {
         "samples": data.about(),
+        "size": network.inputs.size,
         **frozen_networks.about(
             _made_with(settings, data, _stage1(request.init)), network.features
         ),
