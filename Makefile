@@ -86,26 +86,30 @@ $(JAVA): $(SETUP)
 	  echo "The tests need a Java on the PATH: install it by hand"; exit 1; }
 	@touch $@
 
+# procap-mini imagines the frames at a quarter and at three quarters; synth --truth renders the eighths.
 demo: $(SETUP)  ## from nothing to shards, a captioner, its captions and scores, with reports
 	$(BIN)/cc-prep synth '$(DEMO)/scenes' --scenes 20 --seed 1 --size 112
+	$(BIN)/cc-prep synth '$(DEMO)/true' --scenes 1 --seed 9 --size 112 --truth
 	$(BIN)/cc-prep inspect synth --root '$(DEMO)/scenes'
-	$(BIN)/cc-prep build synth --root '$(DEMO)/scenes' --out '$(DEMO)/synth' \
-	  --set image_size=112 --set interpolate.depth=2
+	$(BIN)/cc-prep build procap_mini --root '$(DEMO)/scenes' --out '$(DEMO)/synth' \
+	  --set interpolate.method=rife --set score.weights=clip4idc-mini \
+	  --set keyframes.strategy=confidence --set features.frames=all
 	$(BIN)/cc-prep verify '$(DEMO)/synth'
 	$(BIN)/cc-prep report '$(DEMO)/synth'
 	$(BIN)/cc-prep videos '$(DEMO)/videos'
 	$(BIN)/cc-prep build video --root '$(DEMO)/videos' --out '$(DEMO)/video' --limit 3 \
 	  --set tokenize.weights=vqgan-mini-f8
 	$(BIN)/cc-prep report '$(DEMO)/video'
-	$(MAKE) --no-print-directory stage1 DATASET=synth OUT='$(DEMO)/synth' ARGS='--steps 20'
-	$(MAKE) --no-print-directory stage2 DATASET=synth OUT='$(DEMO)/synth' ARGS='--steps 40'
+	$(MAKE) --no-print-directory stage1 DATASET=procap_mini OUT='$(DEMO)/synth' \
+	  ARGS='--steps 20 --set keyframes.strategy=confidence --set loop.batch_size=4 --set loop.warmup_steps=5'
+	$(MAKE) --no-print-directory stage2 DATASET=procap_mini OUT='$(DEMO)/synth' \
+	  ARGS='--steps 40 --set loop.batch_size=4 --set loop.warmup_steps=5'
 	$(BIN)/cc-train report '$(DEMO)/synth/stage1'
 	$(BIN)/cc-train evaluate '$(DEMO)/synth/stage2' --shards '$(DEMO)/synth/shards/test-*.tar' > /dev/null
 	$(BIN)/cc-train report '$(DEMO)/synth/stage2' --shards '$(DEMO)/synth/shards/test-*.tar'
-	$(BIN)/cc-train evaluate captioner-mini --shards '$(DEMO)/synth/shards/*.tar' \
-	  --out '$(DEMO)/captioner-mini'
-	$(BIN)/cc-train report captioner-mini --shards '$(DEMO)/synth/shards/*.tar' \
-	  --evaluation '$(DEMO)/captioner-mini' --out '$(DEMO)/captioner-mini/report.html'
+	$(BIN)/cc-train evaluate procap-mini --shards '$(DEMO)/synth/shards/*.tar' --out '$(DEMO)/procap-mini'
+	$(BIN)/cc-train report procap-mini --shards '$(DEMO)/synth/shards/*.tar' \
+	  --evaluation '$(DEMO)/procap-mini' --out '$(DEMO)/procap-mini/report.html'
 	@echo
 	@printf '%-42s %s\n' \
 	  '$(DEMO)/scenes/' 'rendered scenes in the layout of CLEVR-Change' \
@@ -113,12 +117,18 @@ demo: $(SETUP)  ## from nothing to shards, a captioner, its captions and scores,
 	  '$(DEMO)/synth/report.html' 'page: frames, penalties, keyframes, tokens' \
 	  '$(DEMO)/video/report.html' 'page: the same of real videos' \
 	  '$(DEMO)/synth/stage1/report.html' 'page: ProCap, stage 1, after 20 steps' \
-	  '$(DEMO)/synth/stage2/report.html' 'page: ProCap, stage 2, after 40 steps' \
-	  '$(DEMO)/captioner-mini/report.html' 'page: captions of captioner-mini, right and wrong words'
-	@printf '%-42s %s\n' '$(DEMO)/photograph.jpg' 'picture: a real street, and where it changed'
+	  '$(DEMO)/synth/stage2/report.html' 'page: ProCap, stage 2, 40 steps from captioner-mini' \
+	  '$(DEMO)/procap-mini/report.html' 'page: captions of procap-mini, and what it imagines'
+	@printf '%-42s %s\n' '$(DEMO)/photograph.jpg' 'picture: a real street, and where it changed' \
+	  '$(DEMO)/imagined.jpg' 'picture: what procap-mini imagines, and the true frames'
 	@echo
-	@echo "What captioner-mini, which comes with the package, says of rendered pairs:"
-	@$(BIN)/cc-train caption captioner-mini --shards '$(DEMO)/synth/shards/test-*.tar' --limit 3
+	@echo "What procap-mini, which comes with the package, says of rendered pairs:"
+	@$(BIN)/cc-train caption procap-mini --shards '$(DEMO)/synth/shards/test-*.tar' --limit 3
+	@echo
+	@echo "And of the pair between whose images it imagines two frames:"
+	@$(BIN)/cc-train imagine procap-mini '$(DEMO)/true/images/CLEVR_default_000000.png' \
+	  '$(DEMO)/true/sc_images/CLEVR_semantic_000000.png' --out '$(DEMO)/imagined.jpg' \
+	  --truth '$(DEMO)/true/truth/sc/000000/02.png' --truth '$(DEMO)/true/truth/sc/000000/06.png'
 	@echo
 	@echo "And what photos-mini says of two photographs of a street:"
 	@$(BIN)/cc-train caption photos-mini --overlay '$(DEMO)/photograph.jpg' \
