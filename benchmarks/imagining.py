@@ -41,7 +41,8 @@ LABELS = (50, 100, 200, 500)
 SETS = 3  # of labelled scenes that have none in common: 1,500 of 1,700
 # 14 x 14 places: on the 7 x 7 of vqgan-mini no stage 1 passed the gate.
 BUILD = (
-    "tokenize.weights=vqgan-mini-f8", "interpolate.depth=1", "keyframes.k=1",
+    "tokenize.weights=vqgan-mini-f8", "features.backbone=efficientnet-lite0-x2",
+    "interpolate.depth=1", "keyframes.k=1",
     "keyframes.strategy=uniform", "keyframes.images=keyframes", "score.weights=none",
     "features.frames=keyframes", f"shards.pairs_per_shard={2 * SHARD}",
 )  # fmt: skip
