@@ -180,7 +180,8 @@ def test_steps_have_the_cores_of_their_job(name: str, tmp_path: Path) -> None:
         "srun": f'echo "$SRUN_CPUS_PER_TASK" >> {log}; [ "${{*##*ray*}}" ] || exec /bin/sleep 50',
         "scontrol": "echo localhost",
         "python": "echo 2",
-        **dict.fromkeys(("sleep", "cc-prep"), "true"),
+        "sleep": "true",
+        "cc-prep": "exec /bin/sleep 1",  # so that steps in the background begin meanwhile
     }
     for program, line in programs.items():
         (tmp_path / program).write_text(f"#!/bin/sh\n{line}\n")
