@@ -41,10 +41,11 @@ def main(manifests: tuple[str, ...], folder: Path, steps: int) -> None:
             out = folder / "steps" / f"{Path(manifest).name}-{system}"
             shutil.rmtree(out, ignore_errors=True)
             shards = training_hours.write(folder, kinds, scored=system != "scorer")
-            frozen = f"backbone_weights={backbone}" if system == "scorer" else f"vqgan={vqgan}"
+            # Stage 2 has the VQGAN of its stage 1.
+            frozen = {"stage1": [f"vqgan={vqgan}"], "scorer": [f"backbone_weights={backbone}"]}
             settings = [
-                frozen, f"loop.batch_size={ITEMS[system]}", "loop.global_batch_size=null",
-                "loop.log_every=1", "validation_split.pairs=1",
+                *frozen.get(system, ()), f"loop.batch_size={ITEMS[system]}",
+                "loop.global_batch_size=null", "loop.log_every=1", "validation_split.pairs=1",
             ]  # fmt: skip
             more = ["--init", str(out.parent / f"{Path(manifest).name}-stage1")]
             train(
