@@ -102,7 +102,9 @@ def batch_of(count: int) -> dict[str, dict[str, Tensor]]:
         labels = torch.full_like(ids, IGNORED)
         labels[:, :13] = ids[:, 1:14]
         features = torch.rand(shape, generator=generator).half()
-        batch[half] = {"before_after": features, "ids": ids, "labels": labels}
+        batch[half] = {
+            "before_after": features, "ids": ids, "labels": labels, "scene": torch.arange(count)
+        }  # fmt: skip
     return batch
 
 

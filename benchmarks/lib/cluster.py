@@ -69,7 +69,7 @@ def measured(root: Path, pairs: int) -> Costs:
 
         setattr(part, method, timed)
 
-    watch(work.interpolate.interpolator, "sequence", "interpolate")
+    watch(work.interpolate.interpolator, "interpolate_batch", "interpolate")
     watch(work.score, "scorer", "score")
     watch(work, "tokenizer", "tokenize")
     all_pairs = [pair for split in settings.splits for pair in datasets.pairs(settings, split)]

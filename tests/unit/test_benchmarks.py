@@ -8,10 +8,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -58,6 +61,29 @@ def test_programs_start_by_their_path() -> None:
         cwd=ROOT, env=variables, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Imports a module of benchmarks/."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module
+
+
+def test_both_ways_of_scorer_take_the_same_step(program: Callable[[str], Any]) -> None:
+    """Keeps away: a program that stopped at `KeyError: 'scene'`, since batches had changed."""
+    scorer = program("bench_scorer")
+    assert np.allclose(scorer.ours(2, 64), scorer.public(2, 64), rtol=1e-3)
+
+
+def test_costs_of_a_pair_are_measured(program: Callable[[str], Any], tmp_path: Path) -> None:
+    """Keeps away: a method that no interpolator has any more."""
+    for side in ("before", "after"):
+        (tmp_path / side).mkdir()
+        for number in range(2):
+            cv2.imwrite(f"{tmp_path}/{side}/{number}.png", np.full((64, 64, 3), 90, np.uint8))
+    costs = program("lib.cluster").measured(tmp_path, 1)
+    assert min(dataclasses.astuple(costs)) > 0
 
 
 def test_a_trial_has_folders_of_its_own(ablation: ModuleType, tmp_path: Path) -> None:
