@@ -72,9 +72,9 @@ def main(pairs: int, repeats: int) -> None:
         "job",
         {
             "pairs": pairs,
-            **rates,
-            "fused": fused,
-            "scaling": scaling,
+            "pairs_a_second": rates,
+            "fused_ratio": fused,
+            "scaling_ratio": scaling,
             "starts": starts,
             "costs": vars(costs),
             "model": model,
