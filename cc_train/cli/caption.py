@@ -349,12 +349,13 @@ def _say_missing(caption: Caption, whose: str = "") -> None:
 
 
 def _say_other_captioner(captioner: Captioner) -> None:
-    """Names photos-mini where images are unlike those of captioner-mini, as photographs are."""
+    """Names photos-mini where images are unlike rendered scenes, as photographs are."""
     from cc_train.runs import run_folder
 
-    if captioner.folder == run_folder.locate(run_folder.SHIPPED):
-        what = f"{run_folder.SHIPPED} knows rendered scenes alone"
-        echo(f"{what}. For photographs: cc-train caption photos-mini", err=True)
+    for name in run_folder.OF_RENDERED_SCENES:
+        if captioner.folder == run_folder.locate(name):
+            what = f"{name} knows rendered scenes alone"
+            echo(f"{what}. For photographs: cc-train caption photos-mini", err=True)
 
 
 def _run_and_images(paths: tuple[str, ...]) -> tuple[str, tuple[str, str] | None]:

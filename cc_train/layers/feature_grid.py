@@ -1,4 +1,4 @@
-"""Grid features on a coarser grid, and their channels standardised."""
+"""Grid features on a coarser grid, their channels standardised, and how unusual they are."""
 
 from __future__ import annotations
 
@@ -64,3 +64,17 @@ class Standardise(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return (x - self.mean).div_(self.std)
+
+
+def ood_score(means: Tensor, mean: Tensor, spread: Tensor) -> Tensor:
+    """How unlike the training images pairs are, float [B]: about 1 for what is like them.
+
+    It is the score of the image with the larger one: the distance of its channel means from those
+    of the training images, in standard deviations, squared and averaged over channels.
+
+    Args:
+        means: Of each channel over the places of an image, [B, 2, C].
+        mean: Of `means` over the training images, [C].
+        spread: Their standard deviation, [C].
+    """
+    return ((means - mean) / spread).square().mean(2).amax(1)

@@ -29,6 +29,8 @@ EXAMPLES = "examples"  # pairs that its page offers
 FOR_PEOPLE = (EXAMPLES, "licences.csv")
 ASSETS = Path(__file__).parents[1] / "assets"  # packed captioners that come with the package
 SHIPPED = "captioner-mini"  # used if a command needs a captioner and none is named
+# Those of the package that know rendered scenes alone.
+OF_RENDERED_SCENES = (SHIPPED, "captioner-multi", "chain-mini", "procap-mini")
 
 
 def shipped() -> list[str]:

@@ -17,6 +17,7 @@ from cc_train.data.shard_index import Entry
 from cc_train.data.supervision import SOLIDS, FactVocabulary
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.layers.caption_decoder import CaptionDecoder, DecoderSettings
+from cc_train.layers.feature_grid import ood_score
 from cc_train.layers.frozen_backbone import FrozenBackbone
 from cc_train.layers.pair_comparison import Changes, change_bridge, change_kinds
 from cc_train.layers.pair_encoder import EncoderSettings, PairEncoder
@@ -79,15 +80,10 @@ class PairTrunk(WithFrozen, EncoderDecoder):
 
     @torch.inference_mode()
     def ood_score(self, before_after: Tensor) -> list[float | None]:
-        """The ood_score of each pair: that of its image with the larger one.
-
-        The score of an image is the distance of its channel means from those of the training
-        images, in standard deviations, squared and averaged over channels.
-        """
-        features = self.features(before_after)
-        means = (features.mean((3, 4)) - self.encoder.mean) / self.encoder.spread
-        distances: list[float | None] = means.square().mean(2).amax(1).tolist()
-        return distances
+        """How unlike the training images each pair is: see `feature_grid.ood_score`."""
+        means, encoder = self.features(before_after).mean((3, 4)), self.encoder
+        scores: list[float | None] = ood_score(means, encoder.mean, encoder.spread).tolist()
+        return scores
 
     def standardise(self, entries: Sequence[Entry], console: Console) -> None:
         """Sets each channel's statistics over training samples. Raises UserError."""

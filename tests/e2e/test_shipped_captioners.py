@@ -157,18 +157,22 @@ def test_masks_of_new_scenes_are_right(folder: Path) -> None:
     assert_within_bounds(masks_of_new_scenes(folder))
 
 
-def confidence_of_noise(folder: Path) -> dict[str, float]:
+def confidence_of_noise(folder: Path, name: str = NAME) -> dict[str, float]:
     paths = [str(folder / name) for name in ("before.png", "after.png")]
     for seed, path in enumerate(paths):
         pixels = np.random.default_rng(seed).integers(0, 256, (112, 112, 3), np.uint8)
         cv2.imwrite(path, pixels)
-    [row] = captioned(folder, [(paths[0], paths[1])])
+    [row] = captioned(folder, [(paths[0], paths[1])], name)
     return {"confidence of noise": float(str(row["confidence"]))}
 
 
-def test_it_knows_that_it_knows_nothing(folder: Path) -> None:
-    """For noise its confidence is low, whatever it says."""
-    assert_within_bounds(confidence_of_noise(folder))
+@pytest.mark.parametrize("name", [NAME, PROCAP])
+def test_it_knows_that_it_knows_nothing(folder: Path, name: str) -> None:
+    """For noise and for photographs its confidence is low, whatever it says."""
+    assert_within_bounds(confidence_of_noise(folder, name))
+    street = captioned(folder, list(read_pairs(shipped_examples("photos-mini"))), name)
+    assert len(street) > 5
+    assert all(str(row["caption"]).startswith(doubt.NOT_SURE) for row in street)
 
 
 def test_a_training_may_start_from_it(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from cc_prep.errors import UserError
 from cc_train import doubt
+from cc_train.layers.feature_grid import ood_score
 from cc_train.sharing.onnx_graph import Graph, Graphs
 from cc_train.systems.pair.captioner import PairCaptioner
 from cc_train.systems.pair.several import SeveralCaptioner
@@ -31,8 +32,8 @@ class _Encoder(nn.Module):
         features = self.network(pixels).to(getattr(torch, self.captioner.backbone.spec.precision))
         features = features.float().view(images.shape[0], 2, *features.shape[1:])
         encoder = self.captioner.encoder
-        distances = (features.mean((3, 4)) - encoder.mean) / encoder.spread
-        return self.captioner.memory(features), distances.square().mean(2).amax(1)
+        unlike = ood_score(features.mean((3, 4)), encoder.mean, encoder.spread)
+        return self.captioner.memory(features), unlike
 
 
 class _Decoder(nn.Module):

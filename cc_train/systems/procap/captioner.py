@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from cc_prep.errors import UserError
 from cc_prep.settings import Section
 from cc_train.captioner import EncoderDecoder, Inputs
+from cc_train.data.feature_statistics import Statistics
 from cc_train.decoding.cached_decoder import CachedDecoder
 from cc_train.layers.caption_decoder import CaptionDecoder, DecoderSettings
+from cc_train.layers.feature_grid import ood_score
 from cc_train.layers.pair_comparison import (
     Changes,
     Comparison,
@@ -90,6 +92,8 @@ class ProCap(WithFrozen, EncoderDecoder):
     """
 
     features: FrameFeatures
+    channel_mean: Tensor
+    channel_spread: Tensor
 
     def __init__(
         self,
@@ -132,6 +136,14 @@ class ProCap(WithFrozen, EncoderDecoder):
         if queries == "independent":
             count = (encoder.config.frames - 2) * encoder.config.frame_tokens
             self.queries = nn.Parameter(encoder.image_mask.detach().repeat(count, 1))
+        if features.kind == "features":
+            self.register_buffer("channel_mean", torch.zeros(sizes.latent))
+            self.register_buffer("channel_spread", torch.ones(sizes.latent))
+
+    def remember(self, training: Statistics) -> None:
+        """Takes the statistics of the training features, for `ood_score`; only with features."""
+        self.channel_mean.copy_(training.mean)
+        self.channel_spread.copy_(training.spread)
 
     @property
     def encoder(self) -> ProcedureEncoder:
@@ -171,6 +183,27 @@ class ProCap(WithFrozen, EncoderDecoder):
         text = torch.zeros(shape, dtype=torch.long, device=embedded.device)
         control = encoder.control(text, related=False, reference_quirks=self.reference_quirks)
         return encoder.forward_frames(control, frames, self.reference_quirks)
+
+    def prepare(self, before_after: Tensor) -> Tensor:
+        """The backbone's features, where it has one: the backbone runs once."""
+        backbone = self.features.backbone
+        if backbone is None:
+            return before_after
+        features: Tensor = backbone.frozen(before_after)
+        return features
+
+    @torch.inference_mode()
+    def ood_score(self, before_after: Tensor) -> list[float | None]:
+        """How unlike the training images each pair is: see `feature_grid.ood_score`.
+
+        None where the captioner reads tokens or pixels.
+        """
+        if self.features.backbone is None:
+            return super().ood_score(before_after)
+        means = self.features(as_input(before_after)).mean(2)
+        scores: list[float | None]
+        scores = ood_score(means, self.channel_mean, self.channel_spread).tolist()
+        return scores
 
     def memory(self, before_after: Tensor) -> Tensor:
         """What the decoder attends to, [B, N, width]."""

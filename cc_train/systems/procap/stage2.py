@@ -298,6 +298,11 @@ def make(
         tokenizer=digest,
         comparison=settings.comparison,
     )
+    backbone = features.backbone
+    if backbone is not None:
+        captioner.remember(
+            feature_statistics.compute(data.train, features.source, console, backbone.on_grid)
+        )
     if pair is not None:
         assert settings.comparison is not None  # `Settings` refuses init_pair without
         pair_start.take_over(captioner, pair, settings.comparison, settings.decoder)

@@ -180,11 +180,26 @@ def test_stage_2_without_stage_1(tmp_path: Path) -> None:
     backbone = captioner.features.backbone
     assert backbone is not None
     stored = backbone.frozen.compute(pixels).unflatten(0, (3, 2))
-    assert [c.score for c in captioner.caption(images)] == [
-        c.score for c in captioner.caption(stored)
+    assert [(c.score, c.ood_score) for c in captioner.caption(images)] == [
+        (c.score, c.ood_score) for c in captioner.caption(stored)
     ]
     entries = shard_index.read([str(tmp_path / "shards/train-*.tar")])
     assert len({sample.key for sample, _ in predict(captioner, entries)}) == 8
+
+
+@pytest.mark.parametrize("pooling", ["unshuffle", "mean"])
+def test_stage_2_tells_images_unlike_its_training(tmp_path: Path, pooling: str) -> None:
+    """Keeps away: a score that tells nothing apart, and statistics that a run loses."""
+    prepared(tmp_path / "a", "stage1", frames="features", feature_pooling=pooling)
+    prepared(tmp_path / "b", "stage2", tmp_path / "a/stage1")
+    captioner = stage2.load(stored_run.read(tmp_path / "b/stage2"), "cpu")
+    seen = features_of(tmp_path / "b").float()
+    alike = captioner.ood_score(seen.unflatten(0, (-1, 2)))
+    assert 0.5 < np.mean(alike) < 3
+    assert max(alike) < 6
+    spread = seen.mean((2, 3)).std(0)[:, None, None]
+    one_strange = torch.stack((seen, seen + 10 * spread), dim=1)
+    assert min(captioner.ood_score(one_strange)) > 15
 
 
 def test_stage_2_needs_no_tokens_where_stage_1_saw_features(
