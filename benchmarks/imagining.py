@@ -1,20 +1,22 @@
 """Does imagining pay where labels are few? Stage 1 on many scenes without labels, stage 2 on few.
 
-    python benchmarks/imagining.py --out out/imagining [--labels 50 --labels 100]... [--arm NAME]...
+    python benchmarks/imagining.py --out out/imagining [--labels 64 --labels 96]... [--arm NAME]...
         [--seeds 3] [--jobs 1] [--steps N] [--results FILE] [--docs docs/imagining.md]
 
 Renders scenes and builds shards where OUT has none, trains what has no result yet, evaluates on
 scenes that nobody trained or chose on, and prints the table. It can be stopped and resumed. RESULTS
-has a line of JSON for each training under the same conditions, with what the gate said of its stage
-1. Labelled scenes are others for each of three seeds, and stage 1
-sees them too, without labels. No
-checkpoint is chosen: each captioner is that of its last step. With --steps it is a trial: so many
-steps of each stage, folders of its own, its results in OUT unless --results names a file, and no
-page is written.
+has a line of JSON for each training under the same conditions.
+
+Scenes, features, sizes and stage 1 are those of procap-mini. A labelled scene has captions and the
+facts of its renderer. Each seed has a stage 1 of its own, on 1,900 scenes without labels, and of
+1,700 of them labelled scenes that no other of three seeds has. No checkpoint is chosen: each
+captioner is that of its last step. With --steps it is a trial: so many steps of each stage, folders
+of its own, its results in OUT unless --results names a file, and no page is written.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,35 +28,33 @@ import yaml
 from lib import tables
 from lib.lab import Lab, path_of_results
 from lib.results import Results, digest
-from lib.trainings import render, run, sets, validations
+from lib.trainings import render, run, sets
 
 from cc_prep import manifest
 
-CONFIG = "synth_features"
+CONFIG = "procap_mini"
 RESULTS = "benchmarks/results/imagining.jsonl"
 MARK = "imagining labels"
 FIGURES = ("exact", "told apart", "type", "color", "shape", "CIDEr")
-# (scenes, seed) of each set.
-SCENES = {"scenes": (2000, 48), "test": (500, 49)}
-SHARD = 50  # scenes
-LABELS = (50, 100, 200, 500)
-SETS = 3  # of labelled scenes that have none in common: 1,500 of 1,700
-# 14 x 14 places: on the 7 x 7 of vqgan-mini no stage 1 passed the gate.
-BUILD = (
-    "tokenize.weights=vqgan-mini-f8", "features.backbone=efficientnet-lite0-x2",
-    "interpolate.depth=1", "keyframes.k=1",
-    "keyframes.strategy=uniform", "keyframes.images=keyframes", "score.weights=none",
-    "features.frames=keyframes", f"shards.pairs_per_shard={2 * SHARD}",
+# (scenes, seed) of each set: those that procap-mini learned from, and new ones.
+SCENES = {"scenes": (2000, 11), "test": (500, 49)}
+SHARD = 32  # scenes
+LABELS = (64, 96, 192, 480)
+SETS = 3  # of labelled scenes that have none in common: 1,440 of 1,700
+STEPS1, STEPS2 = 1500, 800
+# The losses and masks of the paper, but for `align`: the scenes without labels have no captions.
+MASKED = (
+    "losses.msm=7", "losses.consistency=0.5", "losses.local=0",
+    "masks={random: 0.7, full: 0.1, box_masked: 0.1, box_visible: 0.1, interior: 0}",
 )  # fmt: skip
-STEPS1, STEPS2 = 2000, 400
-NETWORK = {"width": 128, "layers": 4, "position_std": 0.02, "sinusoidal_init": "true",
-           "mimetic": "true"}  # fmt: skip
-# Nobody has captions of the scenes without labels, so `align` cannot be learned from them.
-STAGE1 = ("keyframes.strategy=uniform", "text=none", "losses.align=0", "probe_labels=50")
-PUBLISHED = ("keyframes.k=1", "loop.batch_size=8")
-LOCAL = ("keyframes.k=0", "losses.msm=0", "losses.consistency=0", "losses.local=1",
-         "loop.batch_size=12")  # fmt: skip
-STAGE2 = ("queries.k=0", "comparison.skip=true", "pairs_per_scene=1", "validation_split.pairs=20")
+# The decoder learns from few scenes, and from nothing: the comparison of no captioner of pairs.
+STAGE2 = (
+    "init_pair=null", "freeze=false", "pairs_per_scene=1", "validation_split.pairs=20",
+    "loop.batch_size=12", "loop.learning_rate=0.001",
+)  # fmt: skip
+# Of an encoder that no stage 1 trained, and of one that it did.
+ENCODER_RATES = ("encoder_lr_scale=1", "encoder_lr_scale=0.5")
+UNLABELLED = ("train-*", "test-*")
 
 
 @dataclass(frozen=True)
@@ -62,19 +62,22 @@ class Arm:
     """What comes before the labelled scenes.
 
     Attributes:
-        stage1: Settings of stage 1; None starts from nothing.
+        stage1: Settings of stage 1 beside those of procap-mini; None starts from nothing.
         longer: Stage 2 also has the steps that the others have in stage 1.
+        k: Frames that stage 2 imagines.
     """
 
     stage1: tuple[str, ...] | None = None
     longer: bool = False
+    k: int = 0
 
 
 ARMS = {
     "no stage 1": Arm(),
     "no stage 1, as many steps in all": Arm(longer=True),
-    "stage 1 as published": Arm(PUBLISHED),
-    "stage 1 by local consistency": Arm(LOCAL),
+    "stage 1 of masked tokens and order": Arm(MASKED),
+    "stage 1 of procap-mini": Arm(()),
+    "stage 1 of procap-mini, 2 frames imagined": Arm((), k=2),
 }
 
 
@@ -149,59 +152,55 @@ class Imagining(Lab[Row]):
         """Digest of the settings; a change of manifest, scenes or steps drops older results."""
         known: Any = yaml.safe_load(manifest.text_of(CONFIG))
         arm = ARMS[variant.arm]
-        content = [known["features"], known["image_size"], known["train"]["stage2"], SCENES, SHARD,
-                   BUILD, NETWORK, STAGE2, self._steps(arm)]  # fmt: skip
+        labelled = [SHARD, SETS, LABELS[-1]]
+        content = [known, SCENES, labelled, STAGE2, ENCODER_RATES, arm.k, self._steps(arm)]
         if arm.stage1 is not None:
-            content += [known["train"]["stage1"], STAGE1, arm.stage1, self.steps1]
+            content += [UNLABELLED, arm.stage1, self.steps1]
         return digest(content)
 
     def prepare(self, variants: Sequence[Row]) -> None:
         for name, (count, seed) in SCENES.items():
             render(self.folder / name, count, seed)
             run("cc-prep", "build", CONFIG, "--root", self.folder / name,
-                "--out", self.folder / f"pairs-{name}", *sets(*BUILD))  # fmt: skip
+                "--out", self.folder / f"pairs-{name}", *sets(f"name={name}"))  # fmt: skip
 
     def train(self, variant: Row, seed: int) -> Path:
         """Both stages; the folder of stage 2."""
         arm = ARMS[variant.arm]
-        network = "{" + ", ".join(f"{key}: {value}" for key, value in NETWORK.items()) + "}"
-        options = sets("vqgan=vqgan-mini-f8", "frames=features", f"network={network}")
+        network = manifest.load(CONFIG).train["stage1"]["network"]
+        options = sets("vqgan=vqgan-mini-f8", "frames=features", f"network={json.dumps(network)}",
+                       ENCODER_RATES[0])  # fmt: skip
         if arm.stage1 is not None:
-            options = ["--init", self._stage1(arm.stage1, seed)]
+            options = ["--init", self._stage1(arm.stage1, seed), *sets(ENCODER_RATES[1])]
         count = variant.labels // SHARD
         first = seed % SETS * max(LABELS) // SHARD
         labelled = [f"train-{number:06d}" for number in range(first, first + count)]
-        folder = self.runs / f"stage2-{digest([variant.arm, variant.labels])}-{seed}"
+        made = digest([variant.arm, variant.labels, self.conditions(variant)])
+        folder = self.runs / f"stage2-{made}-{seed}"
         steps = self._steps(arm)
         self._train("stage2", folder, labelled, seed, steps,
-                    [*options, *sets(*STAGE2, f"loop.validate_every={steps}")])  # fmt: skip
+                    [*options, *sets(*STAGE2, f"queries.k={arm.k}",
+                                     f"loop.validate_every={steps}")])  # fmt: skip
         return folder
 
     def test_shards(self, variant: Row) -> Path:
         return self.folder / "pairs-test/shards/*.tar"
 
     def notes(self, variant: Row, run: Path) -> dict[str, Any]:
-        arm, seed = ARMS[variant.arm], int(run.name.rpartition("-")[2])
-        if arm.stage1 is None:
-            return {}
-        last = validations(self._stage1_folder(arm.stage1, seed))[-1]
-        return {"gate": {name: value for name, value in last.items() if "probe" in name}}
+        return {}
 
     def _steps(self, arm: Arm) -> int:
         """Steps of stage 2."""
         return self.steps2 + (self.steps1 if arm.longer else 0)
 
-    def _stage1_folder(self, settings: tuple[str, ...], seed: int) -> Path:
-        return self.runs / f"stage1-{digest(settings)}-{seed}"
-
     def _stage1(self, settings: tuple[str, ...], seed: int) -> Path:
         """The run of a stage 1, which the rows that start from it share."""
-        folder = self._stage1_folder(settings, seed)
-        network = [f"network.{key}={value}" for key, value in NETWORK.items()]
+        known: Any = yaml.safe_load(manifest.text_of(CONFIG))
+        made = digest([known, SCENES, UNLABELLED, settings, self.steps1])
+        folder = self.runs / f"stage1-{made}-{seed}"
         with self.first_stage.setdefault(folder, Lock()):
-            self._train("stage1", folder, ["train-*"], seed, self.steps1,
-                        sets(*network, *STAGE1, *settings, f"loop.validate_every={self.steps1}")
-                        )  # fmt: skip
+            self._train("stage1", folder, UNLABELLED, seed, self.steps1,
+                        sets(*settings))  # fmt: skip
         return folder
 
     def _train(
