@@ -5,7 +5,8 @@
 Of each training, a micro-batch of one item (SCORER: of three, too, since its losses grow with the
 square) goes forward and back through the networks of the paper's sizes, with random weights, on
 miniature shards of 224 px; its FLOPs are counted and multiplied (`cc-train SYSTEM --dry-run`). The
-numbers of training items are those of the data sets. Takes minutes of two quiet cores, and 5 GB.
+numbers of training items are those of the data sets. Without a MANIFEST those of manifests/paper/;
+docs/procap.md has `clevr spot edit` too. Takes minutes of two quiet cores, and 5 GB.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def main(manifests: tuple[str, ...], folder: Path) -> None:
 
 def row(manifest: str, system: str, settings: Any, folder: Path, counted: dict[str, Any]) -> str:
     """A line of the table. The same networks are counted once."""
-    name = manifest.partition("_")[2]
+    name = Path(manifest).name.removeprefix("procap_").removeprefix("scorer_")  # of the data set
     kinds = ("change", "no_change") if name == "clevr" else ("change",)
     networks = json.dumps([kinds, settings.model_dump(mode="json", exclude={"loop"})])
     if networks not in counted:
