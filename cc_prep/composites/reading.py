@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from cc_prep.composites import sentences
 from cc_prep.composites.sentences import CLASS, COLOR, COLORS, PLACES
@@ -126,7 +126,7 @@ Reading = tuple[str | None, list[Mark]]
 
 
 def _of_grammar(sentence: str) -> Reading | None:
-    for kind, pattern in _PATTERNS:
+    for kind, pattern in _patterns():
         match = pattern.fullmatch(sentence)
         if match is None:
             continue
@@ -155,6 +155,7 @@ def _pattern(template: str, kind: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\{(\w+)\}", lambda m: groups[m[1]], escaped), re.IGNORECASE)
 
 
+@cache
 def _patterns() -> list[tuple[str, re.Pattern[str]]]:
     """Those with more words of their own first, since an object may be named by any words."""
     recolored = (sentences.RECOLORED, *sentences.RICH_RECOLORED)
@@ -202,6 +203,3 @@ def _place(match: re.Match[str]) -> str:
     r = _ROWS[row.lower()] if row else 1
     c = _COLUMNS[column.lower()] if column else 1
     return PLACES[3 * r + c]
-
-
-_PATTERNS = _patterns()

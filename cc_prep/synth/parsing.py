@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from cc_prep.records import FACT_TYPES, SEVERAL
 from cc_prep.synth.grammar import (
@@ -227,7 +227,12 @@ def _before_new() -> set[str]:
     return set(re.findall(r"(\w+ \w+ of|\w+) \{new\}", templates))
 
 
-_PATTERNS = tuple((kind, _pattern(kind, template)) for kind, template in TEMPLATES)
+@cache
+def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """The type and the pattern of each template, compiled for the first caption."""
+    return tuple((kind, _pattern(kind, template)) for kind, template in TEMPLATES)
+
+
 CUES = _cues()
 # What stands before a new colour or material: "to", "became", "now made of", …
 _BEFORE_NEW = re.compile(
@@ -240,7 +245,7 @@ _RELATIONS = tuple(
 
 def _of_grammar(words: Sequence[str]) -> Reading | None:
     text = " ".join(words)
-    for kind, pattern in _PATTERNS:
+    for kind, pattern in _patterns():
         match = pattern.fullmatch(text)
         if match is None:
             continue

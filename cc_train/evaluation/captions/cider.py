@@ -13,9 +13,12 @@ Source: Vedantam et al., CVPR 2015; coco-caption's `cider_scorer.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import csr_array
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 LONGEST = 4  # n-gram
 SIGMA = 6.0  # of the length penalty; a length is counted in bigrams, as the official scorer does
@@ -61,6 +64,8 @@ def agreement(captions: Sequence[Sequence[str]]) -> np.ndarray:
 
 def _counts(captions: Sequence[Sequence[str]], n: int) -> csr_array:
     """How often each caption has each n-gram, [captions, n-grams]."""
+    from scipy.sparse import csr_array  # here, since it is a fifth of a training's imports
+
     numbers: dict[tuple[str, ...], int] = {}
     columns, starts = list[int](), [0]
     for words in captions:
@@ -80,6 +85,8 @@ def _cosines(counts: csr_array, owner: np.ndarray) -> np.ndarray:
         counts: Rows of the candidates, then of the references.
         owner: The number of each reference's candidate, ascending.
     """
+    from scipy.sparse import csr_array
+
     items = counts.shape[0] - len(owner)
     of_references = counts[items:]
     belongs = csr_array((np.ones(len(owner)), (owner, np.arange(len(owner)))))
