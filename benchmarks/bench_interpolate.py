@@ -70,7 +70,10 @@ def parts(folder: str) -> tuple[Manifest, list[ImagePair]]:
     """What both are given."""
     torch.set_num_threads(THREADS)
     settings = manifest.load(
-        "synth", root=f"{folder}/data", overrides=(f"interpolate.threads={THREADS}",)
+        "synth",
+        root=f"{folder}/data",
+        # The package knows no masks.
+        overrides=(f"interpolate.threads={THREADS}", "interpolate.keep_truth=false"),
     )
     return settings, [p for split in settings.splits for p in datasets.pairs(settings, split)]
 

@@ -66,6 +66,8 @@ def main(repeats: int) -> None:
         raise OSError("this kernel does not hand orphans to a process")
     # Threads that spin while they wait are no part of a start.
     os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive")
+    # Nor is compiling our source, which a user's Python does once, and each time where this is set.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as name:
         make_pairs(Path(name), 1)
         programs = {
