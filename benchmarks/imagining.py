@@ -7,16 +7,18 @@ Renders scenes and builds shards where OUT has none, trains what has no result y
 scenes that nobody trained or chose on, and prints the table. It can be stopped and resumed. RESULTS
 has a line of JSON for each training under the same conditions.
 
-Scenes, features, sizes and stage 1 are those of procap-mini. A labelled scene has captions and the
-facts of its renderer. Each seed has a stage 1 of its own, on 1,900 scenes without labels, and of
-1,700 of them labelled scenes that no other of three seeds has. No checkpoint is chosen: each
-captioner is that of its last step. With --steps it is a trial: so many steps of each stage, folders
-of its own, its results in OUT unless --results names a file, and no page is written.
+Scenes, features and sizes are those of procap-mini, whose stage 1, on 1,900 scenes without labels,
+is taken from the package: one training for all seeds. The stage 1 of masked tokens and order is
+trained for each seed. A labelled scene has captions and the facts of its renderer; each of three
+seeds has other labelled scenes. No checkpoint is chosen: each captioner is that of its last step.
+With --steps it is a trial: so many steps of each stage, folders of its own, its results in OUT
+unless --results names a file, and no page is written.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +31,15 @@ from lib import tables
 from lib.lab import Lab, path_of_results
 from lib.results import Results, digest
 from lib.trainings import render, run, sets
+from safetensors.torch import save_file
 
-from cc_prep import manifest
+from cc_prep import manifest, storage
+from cc_train.layers.frozen_backbone import FILE
+from cc_train.runs import checkpoints, stored_run
+from cc_train.sharing import hub
 
 CONFIG = "procap_mini"
+PACKAGED, ENCODER = "procap-mini", "intermediate_generator."
 RESULTS = "benchmarks/results/imagining.jsonl"
 MARK = "imagining labels"
 FIGURES = ("exact", "told apart", "type", "color", "shape", "CIDEr")
@@ -62,7 +69,8 @@ class Arm:
     """What comes before the labelled scenes.
 
     Attributes:
-        stage1: Settings of stage 1 beside those of procap-mini; None starts from nothing.
+        stage1: Settings of stage 1 beside those of procap-mini, whose own is not trained again;
+            None starts from nothing.
         longer: Stage 2 also has the steps that the others have in stage 1.
         k: Frames that stage 2 imagines.
     """
@@ -136,6 +144,24 @@ def _name(row: Row) -> str:
     return f"{row.labels}, {row.arm}"
 
 
+def write_stage1_of_package(folder: Path) -> None:
+    """Writes a run of stage 1 with procap-mini's encoder, which its stage 2 did not train."""
+    captioner = stored_run.read(hub.locate(PACKAGED), "stage2")
+    assert captioner.settings["freeze"]
+    encoder = {
+        name.removeprefix(ENCODER): tensor
+        for name, tensor in captioner.tensors.items()
+        if name.startswith(ENCODER)
+    }
+    settings = {
+        **captioner.settings, "system": "stage1", "frames": "features", "files": [FILE],
+        "network": manifest.load(CONFIG).train["stage1"]["network"],
+    }  # fmt: skip
+    with storage.write_folder(folder) as new:
+        save_file(encoder, new / checkpoints.MODEL, {"settings": json.dumps(settings)})
+        shutil.copyfile(captioner.folder / FILE, new / FILE)
+
+
 class Imagining(Lab[Row]):
     """The rows of the table. steps: of either stage, None for the usual."""
 
@@ -143,6 +169,7 @@ class Imagining(Lab[Row]):
         super().__init__(folder, results)
         self.steps1, self.steps2 = (STEPS1, STEPS2) if steps is None else (steps, steps)
         self.runs = folder / ("runs" if steps is None else f"runs-of-{steps}-steps")
+        self.packaged = folder / "stage1-of-procap-mini"
         self.first_stage: dict[Path, Lock] = {}
 
     def name(self, variant: Row) -> str:
@@ -154,11 +181,15 @@ class Imagining(Lab[Row]):
         arm = ARMS[variant.arm]
         labelled = [SHARD, SETS, LABELS[-1]]
         content = [known, SCENES, labelled, STAGE2, ENCODER_RATES, arm.k, self._steps(arm)]
-        if arm.stage1 is not None:
+        if arm.stage1 == ():
+            content.append(stored_run.read(hub.locate(PACKAGED)).settings["init"]["sha256"])
+        elif arm.stage1 is not None:
             content += [UNLABELLED, arm.stage1, self.steps1]
         return digest(content)
 
     def prepare(self, variants: Sequence[Row]) -> None:
+        if not (self.packaged / checkpoints.MODEL).exists():
+            write_stage1_of_package(self.packaged)
         for name, (count, seed) in SCENES.items():
             render(self.folder / name, count, seed)
             run("cc-prep", "build", CONFIG, "--root", self.folder / name,
@@ -171,7 +202,8 @@ class Imagining(Lab[Row]):
         options = sets("vqgan=vqgan-mini-f8", "frames=features", f"network={json.dumps(network)}",
                        ENCODER_RATES[0])  # fmt: skip
         if arm.stage1 is not None:
-            options = ["--init", self._stage1(arm.stage1, seed), *sets(ENCODER_RATES[1])]
+            run_of_stage1 = self._stage1(arm.stage1, seed) if arm.stage1 else self.packaged
+            options = ["--init", run_of_stage1, *sets(ENCODER_RATES[1])]
         count = variant.labels // SHARD
         first = seed % SETS * max(LABELS) // SHARD
         labelled = [f"train-{number:06d}" for number in range(first, first + count)]
