@@ -223,7 +223,7 @@ def caption(
     one = captioner(*images, beams=beams, **given)
     _say_missing(one)
     if one.text == doubt.NOT_SURE + doubt.UNLIKE:
-        _say_other_captioner(captioner)
+        say_other_captioner(captioner.folder)
     if mask is not None or overlay is not None:
         overlays.write(one, images, mask, overlay, reading)
     if as_json:
@@ -335,7 +335,7 @@ def _caption_listed(
                 row = {"before": pair[0], "after": pair[1], "error": str(one)}
                 echo(json.dumps(row, ensure_ascii=False))
     if is_unlike and isinstance(captioner, Captioner):
-        _say_other_captioner(captioner)
+        say_other_captioner(captioner.folder)
     if failed:
         raise JobFailed(f"{failed} of {len(listed)} pairs have no caption")
 
@@ -348,12 +348,12 @@ def _say_missing(caption: Caption, whose: str = "") -> None:
         echo(f"{whose}{doubt.missing(caption.compared)}", err=True)
 
 
-def _say_other_captioner(captioner: Captioner) -> None:
-    """Names photos-mini where images are unlike rendered scenes, as photographs are."""
+def say_other_captioner(folder: Path) -> None:
+    """Names photos-mini where the captioner of a folder knows rendered scenes alone."""
     from cc_train.runs import run_folder
 
     for name in run_folder.OF_RENDERED_SCENES:
-        if captioner.folder == run_folder.locate(name):
+        if folder == run_folder.locate(name):
             what = f"{name} knows rendered scenes alone"
             echo(f"{what}. For photographs: cc-train caption photos-mini", err=True)
 

@@ -12,7 +12,9 @@ import pytest
 from cc_train import doubt
 from cc_train.calibration import Calibration
 from cc_train.captioner import Caption, Change
+from cc_train.cli.caption import say_other_captioner
 from cc_train.pretrained import Captioner
+from cc_train.runs import run_folder
 from cc_train.serve.server import shipped_examples
 from tests.commands import cc_train
 
@@ -88,6 +90,17 @@ def test_what_registered_images_do_not_share_is_said(tmp_path: Path) -> None:
     assert "confidence" not in far
     assert not far["raw_caption"].startswith(doubt.NOT_SURE)
     assert "pair 2" not in done.stderr  # its caption says it
+
+
+def test_each_captioner_of_rendered_scenes_names_the_one_of_photographs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Keeps away: three of four that said "not sure" of photographs, and nothing of photos-mini."""
+    for name in run_folder.shipped():
+        say_other_captioner(run_folder.locate(name))
+    told = capsys.readouterr().err.splitlines()
+    names = [line.partition(" knows rendered scenes alone. For photographs: ")[0] for line in told]
+    assert sorted(names) == ["captioner-mini", "captioner-multi", "chain-mini", "procap-mini"]
 
 
 def test_the_command_and_programs_say_it(tmp_path: Path) -> None:
