@@ -19,6 +19,7 @@ from cc_prep.settings import Conflict, Place, Section, Speed
 from cc_prep.weights.registry import read_tensors
 from cc_train.data import feature_statistics, image_pairs, order, shard_index, split
 from cc_train.data.collate import Reads
+from cc_train.data.feature_statistics import Statistics
 from cc_train.data.image_pairs import Image
 from cc_train.data.shard_index import Entry
 from cc_train.data.split import Split
@@ -206,7 +207,7 @@ def prepare(settings: Settings, request: TrainingRequest) -> Task:
         features,
         settings.keyframes.k + 2,
         data,
-        request.console,
+        statistics(features, data, request.console),
         local=settings.losses.local > 0,
         words=settings.text != "none",
     )
@@ -266,12 +267,21 @@ def _probe(
     return {"probe": Gate(pairs, labels, request.device)}
 
 
+def statistics(features: FrameFeatures, data: Split, console: Console) -> Statistics | None:
+    """Statistics of a backbone's training features; None where frames are read otherwise."""
+    if features.backbone is None:
+        return None
+    return feature_statistics.compute(
+        data.train, features.source, console, features.backbone.on_grid
+    )
+
+
 def untrained(
     network: Network,
     features: FrameFeatures,
     frames: int,
     data: Split,
-    console: Console,
+    seen: Statistics | None,
     *,
     local: bool = False,
     words: bool = True,
@@ -279,9 +289,7 @@ def untrained(
     """An untrained encoder, which has only the statistics of a backbone's features."""
     grid = frozen_networks.grid(data.first, features.vqgan)
     encoder = network.encoder(features, frames, grid, local=local, words=words)
-    backbone = features.backbone
-    if backbone is not None and encoder.standardise is not None:
-        seen = feature_statistics.compute(data.train, features.source, console, backbone.on_grid)
+    if seen is not None and encoder.standardise is not None:
         encoder.standardise.set(seen.mean, seen.std)
     return encoder
 

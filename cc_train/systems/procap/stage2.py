@@ -36,6 +36,7 @@ from cc_train.systems.procap.stage1 import (
     read_encoder,
     read_features,
     start_from_clip,
+    statistics,
     untrained,
 )
 from cc_train.systems.procap.stage2_objective import Stage2Objective
@@ -270,11 +271,13 @@ def make(
             reference_quirks=settings.reference_quirks,
             cache_mb=settings.cache_mb,
         )
-        encoder = untrained(network, features, k + 2, data, console)
+        seen = statistics(features, data, console)
+        encoder = untrained(network, features, k + 2, data, seen)
         if init is not None:
             start_from_clip(encoder, init)
     else:
         encoder, features = _from_stage1(settings, data, stage1)
+        seen = statistics(features, data, console)
     width, comparison = encoder.config.width, settings.comparison
     if pair is not None and features.kind != "features":
         raise UserError(
@@ -298,11 +301,8 @@ def make(
         tokenizer=digest,
         comparison=settings.comparison,
     )
-    backbone = features.backbone
-    if backbone is not None:
-        captioner.remember(
-            feature_statistics.compute(data.train, features.source, console, backbone.on_grid)
-        )
+    if seen is not None:
+        captioner.remember(seen)
     if pair is not None:
         assert settings.comparison is not None  # `Settings` refuses init_pair without
         pair_start.take_over(captioner, pair, settings.comparison, settings.decoder)
