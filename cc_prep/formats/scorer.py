@@ -203,7 +203,8 @@ def _write_labels(
     file: Path, captions: Mapping[str, Mapping[int, list[str]]], ids: Mapping[str, int], end: bool
 ) -> None:
     """Rows of ids, padded with 0, and from where to where those of each image go."""
-    lengths = [len(words_of(one)) for listed in captions[CHANGED].values() for one in listed]
+    lists = [listed for of_kind in captions.values() for listed in of_kind.values()]
+    lengths = [len(words_of(one)) for listed in lists for one in listed]
     length = max(lengths, default=0) + 1 + end
     count = 1 + max((number for of_kind in captions.values() for number in of_kind), default=-1)
     with h5py.File(file, "w") as output:

@@ -30,6 +30,7 @@ def shard(
     folder: str = "images",
     split: str | None = None,
     extra: int = 0,
+    unchanged: str = "the same",
 ) -> str:
     """A shard with a changed and an unchanged pair of each number; features tell which image.
 
@@ -43,7 +44,7 @@ def shard(
                 "frames": 2, "height": 8, "width": 8,
                 "before": f"{folder}/{name.format(number)}",
                 "after": f"{kind}/{word}_{number}.png",
-                "captions": [CAPTIONS[number], "it changed"] if kind == CHANGE else ["the same"],
+                "captions": [CAPTIONS[number], "it changed"] if kind == CHANGE else [unchanged],
             }  # fmt: skip
             values = np.zeros((2, 3, 2, 2), np.float16)
             values[0], values[1] = number + extra, number + 10 * value + extra
@@ -94,6 +95,17 @@ def test_features_labels_and_splits(tmp_path: Path, end: bool) -> None:
         assert [names[i] for i in labels[first[2]] if i][-1 - end] == "<UNK>"
         assert file["neg_labels"].shape == (3, 7 + end)
         assert file["label_length"][0] == 5 + end
+
+
+def test_a_long_caption_of_an_unchanged_pair_is_whole(tmp_path: Path) -> None:
+    """Keeps away: captions cut to the longest one of a changed pair, to none where none changed."""
+    made = shard(tmp_path / "train-000000.tar", (0,), unchanged="all is as it was before")
+    scorer.export([made], str(tmp_path / "out"))
+    words = list(json.loads((tmp_path / "out/vocab.json").read_text()))
+    with h5py.File(tmp_path / "out/labels.h5") as file:
+        row = file["neg_labels"][0]
+    said = [words[number] for number in row]
+    assert said == ["<START>", "all", "is", "as", "it", "was", "before", "<END>"]
 
 
 def test_what_the_public_code_could_not_count_is_refused(tmp_path: Path) -> None:
