@@ -167,14 +167,19 @@ def _differences(item: Item, lists: Mapping[str, tuple[Any, ...]] | None) -> tup
 
 
 def pairs_with_facts(shards: Sequence[str], count: int, seed: int) -> dict[str, Facts]:
-    """The facts of pairs by name: of shards, or else of scenes that are drawn. Raises UserError."""
+    """The facts of pairs by name: of shards, or else of scenes that are drawn. Raises UserError.
+
+    Pairs with several changes are left out, since captions of known truth are of one.
+    """
     if not shards:
         return {f"scene{n:06d}": facts for n, facts in enumerate(truths.drawn(count, seed))}
     _, items = shard_items.captioned(shards)
-    known = {item.name: item.facts for item in items if item.facts is not None}
+    known = {
+        item.name: item.facts for item in items if item.facts is not None and not item.facts.several
+    }
     if not known:
         raise UserError(
-            "no sample of these shards says what truly changed",
-            "Give shards of rendered or composed pairs, or none",
+            "no sample of these shards says which one thing truly changed",
+            "Give shards of rendered or composed pairs of one change, or none",
         )
     return dict(itertools.islice(known.items(), count))

@@ -55,7 +55,10 @@ class Known:
 
 def differences(facts: Facts) -> tuple[str, ...]:
     """All that differs by the facts of a pair, each as a plain sentence."""
-    return () if facts.type == UNCHANGED else (_plain(facts),)
+    return tuple(
+        _plain(replace(facts, type=one.type, before=one.before, after=one.after, several=()))
+        for one in facts.changes
+    )
 
 
 def drawn(count: int, seed: int) -> list[Facts]:

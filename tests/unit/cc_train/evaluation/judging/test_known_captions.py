@@ -75,6 +75,16 @@ def test_every_type_of_change_is_drawn() -> None:
     assert truths.drawn(40, 1) == list(RENDERED.values())
 
 
+def test_a_pair_of_several_changes_lists_each() -> None:
+    """Keeps away: a `KeyError: 'several'` for judging captions of such pairs."""
+    for pairs in (RENDERED, COMPOSED):
+        single = [one for one in pairs.values() if one.changes][:2]
+        several = Facts.of_changes([one.changes[0] for one in single], grammar=single[0].grammar)
+        lists = [truths.differences(one) for one in single]
+        assert truths.differences(several) == (*lists[0], *lists[1])
+        assert all(map(len, lists))
+
+
 class Judge:
     """A judge in this process."""
 
