@@ -149,7 +149,7 @@ class FactReader(nn.Module):
     def _facts(self, fused: Tensor, look_before: Tensor, look_after: Tensor) -> Tensor:
         """Logits of all facts: the read-out's own, with the attributes read at the places."""
         vocabulary = self.vocabulary
-        kinds, attributes = len(vocabulary.types), sum(vocabulary.attribute_classes)
+        kinds = len(vocabulary.types)
         own = self.facts(fused).float()
         # The chance that the object is seen in the second image alone.
         added = own[:, :kinds].softmax(1)[:, list(vocabulary.added)].sum(1, keepdim=True)
@@ -161,15 +161,8 @@ class FactReader(nn.Module):
                 strict=True,
             )
         )
-        new = torch.cat([looks[name] for name in vocabulary.new], dim=1)
-        return torch.cat(
-            (
-                own[:, :kinds],
-                own[:, kinds : kinds + attributes] + seen,
-                own[:, kinds + attributes :] + new,
-            ),
-            dim=1,
-        )
+        of_places = torch.cat((seen, *(looks[name] for name in vocabulary.new)), dim=1)
+        return torch.cat((own[:, :kinds], own[:, kinds:] + of_places), dim=1)
 
 
 class Comparison(FactReader):

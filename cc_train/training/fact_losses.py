@@ -42,7 +42,8 @@ class FactLosses(Section):
         return (
             self.type * losses["type"]
             + self.attributes * torch.stack([losses[name] for name in attributes]).sum()
-            + self.new_color * torch.stack([losses[name] for name in new]).sum()
+            # Data of which nothing gets a new value has no such fact.
+            + self.new_color * sum((losses[name] for name in new), torch.zeros_like(losses["type"]))
         )
 
     def total(self, losses: Mapping[str, Tensor], vocabulary: FactVocabulary = SOLIDS) -> Tensor:
