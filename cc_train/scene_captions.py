@@ -115,20 +115,26 @@ def write_geojson(
     }
     done, features = _resumed(journal, call)
     progress(done, len(parts))
-    with journal.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(call) + "\n")
-        file.write(json.dumps({"done": done, "features": features}, ensure_ascii=False) + "\n")
+    # As one, so that a run that is killed before its first batch keeps what earlier ones did.
+    begun = f"{json.dumps(call)}\n{_entry(done, features)}"
+    storage.write_bytes(str(journal), begun.encode())
+    with journal.open("a", encoding="utf-8") as file:
         for found in captions_of(captioner, scene, parts[done:], beams):
             done = min(done + BATCH, len(parts))
             new = [_feature(scene, one, row) for one in found]
             features += new
-            file.write(json.dumps({"done": done, "features": new}, ensure_ascii=False) + "\n")
+            file.write(_entry(done, new))
             file.flush()
             progress(done, len(parts))
     document = {"type": "FeatureCollection", **_crs(scene), "features": features}
     storage.write_bytes(out, json.dumps(document, ensure_ascii=False).encode())
     journal.unlink()
     return len(features), len(parts)
+
+
+def _entry(done: int, features: list[dict[str, Any]]) -> str:
+    """A line of the journal: how many tiles are done, and what was found since the last line."""
+    return json.dumps({"done": done, "features": features}, ensure_ascii=False) + "\n"
 
 
 def _resumed(journal: Path, call: dict[str, Any]) -> tuple[int, list[dict[str, Any]]]:

@@ -98,6 +98,15 @@ def test_a_run_that_was_ended_goes_on(
     assert not out.exists()
     with pytest.raises(UserError, match="left by another call"):
         written(captioner, folder, out, overlap=16)
+
+    def killed(*_: object) -> None:
+        assert '"done": 4' in part.read_text(), "what a kill would leave of the earlier run"
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scene_captions, "captions_of", killed)
+        with pytest.raises(KeyboardInterrupt):
+            written(captioner, folder, out)
     seen: list[int] = []
     written(captioner, folder, out, progress=lambda done, total: seen.append(done))
     assert seen == [4, 6]
