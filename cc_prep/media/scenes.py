@@ -29,6 +29,7 @@ from cc_prep.media.deep import Values
 TILE = "#tile="  # between a raster's path and a tile of its scene
 TILE_NUMBERS = re.compile(r"(\d{1,9}),(\d{1,9}),(\d{1,5}),(\d{1,5})")
 SIDES = (("before", "after"), ("A", "B"))  # folders of the two rasters of a scene
+ENDINGS = (".tif", ".tiff", ".jp2", ".png", ".jpg", ".jpeg")  # of rasters
 # Of GDAL, by how files begin: no driver that opens other files, or addresses.
 DRIVERS = {
     **dict.fromkeys(file_kinds.TIFFS, "GTiff"),
@@ -353,11 +354,23 @@ def _parts(reference: str) -> tuple[str, Tile]:
 def _scene_of(path: str) -> tuple[str, str]:
     """The two rasters of the scene to which a raster in one of its folders belongs."""
     folder, name = os.path.split(path)
-    for before, after in SIDES:
-        sides = [os.path.join(os.path.dirname(folder), side, name) for side in (before, after)]
-        if os.path.exists(sides[0]):
-            return sides[0], sides[1]
+    for sides in SIDES:
+        before, after = (os.path.join(os.path.dirname(folder), side) for side in sides)
+        is_there = os.path.exists(os.path.join(before, name))
+        found = name if is_there else _of_other_ending(name, before, after)
+        if found is not None:
+            return os.path.join(before, found), os.path.join(after, found)
     raise RejectedPair(Reason.MISSING_IMAGE, f"{path}: no raster before of its scene")
+
+
+def _of_other_ending(name: str, before: str, after: str) -> str | None:
+    """The raster in both folders that differs from a mask's name in its ending alone."""
+    if not (os.path.isdir(before) and os.path.isdir(after)):
+        return None
+    for one in sorted({*os.listdir(before)} & {*os.listdir(after)}):
+        if os.path.splitext(one)[0] == os.path.splitext(name)[0] and one.lower().endswith(ENDINGS):
+            return one
+    return None
 
 
 # A worker reads the tiles of a few scenes in turn, and opening one costs a look at all of it.

@@ -28,7 +28,6 @@ from cc_prep.records import CHANGE, NO_CHANGE, ImagePair
 WANTED = (
     "Put the rasters there as before/NAME.tif and after/NAME.tif, or name the folder with --root"
 )
-ENDINGS = (".tif", ".tiff", ".jp2", ".png", ".jpg", ".jpeg")
 LARGE = 2048  # px of a side, from which on a raster is a scene and no image
 MIN_SHARE = 0.5  # of a polygon's box that lies in a tile which has its caption
 GEOJSON_CRS = "OGC:CRS84"  # of a GeoJSON that names none
@@ -236,7 +235,7 @@ def _rasters(root: str, prefix: str) -> Iterator[tuple[str, str, str]]:
 
 def _names(root: str, folder: str) -> list[str]:
     listed = visible(storage.list_files(storage.join(root, folder)))
-    return sorted(name for name in listed if name.lower().endswith(ENDINGS))
+    return sorted(name for name in listed if name.lower().endswith(scenes.ENDINGS))
 
 
 def _mask(root: str, folder: str, name: str) -> str | None:

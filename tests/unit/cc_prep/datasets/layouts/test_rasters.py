@@ -94,8 +94,9 @@ def test_captions_of_polygons_go_to_their_tiles(root: Path) -> None:
 
 
 def test_tiles_become_samples_that_say_where_they_lie(root: Path) -> None:
-    """Keeps away: a data set of tiles that no map finds again."""
-    write(root / "masks/x.tif", bands=1)
+    """Keeps away: a data set of tiles that no map finds again, and changed tiles that are rejected
+    since their mask ends in .tiff where the rasters end in .tif."""
+    write(root / "masks/x.tiff", bands=1)
     made = settings(root, "interpolate.method=crossfade", "interpolate.depth=0")
     pairs = datasets.pairs(made, "train")
     step = Interpolate(made, {}, "cpu")
