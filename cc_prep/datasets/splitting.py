@@ -59,6 +59,8 @@ def split(
     Raises:
         UserError: Where one cluster is larger than the largest split may be.
     """
+    if not pairs:
+        raise UserError(f"{manifest.root}: no pairs to divide", "Is --root its folder?")
     if len({pair.id for pair in pairs}) < len(pairs):
         raise UserError("two pairs have the same id", "Give each pair its own id")
     total = sum(shares.values())

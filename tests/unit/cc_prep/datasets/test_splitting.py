@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cc_prep import manifest
 from cc_prep.datasets import splitting
+from cc_prep.errors import UserError
 
 
 @given(
@@ -27,6 +29,13 @@ def test_near_hashes_are_all_found(values: list[int], distance: int) -> None:
         for label in labels
     }
     assert of_labels == expected
+
+
+def test_nothing_is_not_divided() -> None:
+    """Keeps away: `ValueError: max() arg is an empty sequence` for empty folders."""
+    settings = manifest.load("own", root="nowhere")
+    with pytest.raises(UserError, match="nowhere: no pairs to divide"):
+        splitting.split(settings, [], {"train": 1.0})
 
 
 def test_images_of_a_fixed_camera_are_no_burden(monkeypatch: pytest.MonkeyPatch) -> None:
