@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from cc_prep.datasets.exclusions import Exclusion
-from cc_prep.datasets.no_change_sentences import is_english, says_nothing_changed
+from cc_prep.datasets.no_change_sentences import is_english, may_say_so, says_nothing_changed
 from cc_prep.records import CHANGE_CLASS, NO_CHANGE, Facts, ImagePair
 
 CONTRADICTION, DUPLICATE, SHARED = REASONS = ("contradiction", "near duplicate", "shared caption")
@@ -36,11 +36,13 @@ def contradictions(
     can_read = is_english(caption for pair in pairs for caption in pair.captions)
     for pair in pairs:
         unchanged = sum(map(says_nothing_changed, pair.captions))
+        # A caption that may say either is no witness.
+        changed = len(pair.captions) - sum(map(may_say_so, pair.captions))
         sayings = {f"kind {pair.kind}": pair.kind != NO_CHANGE}
-        if 0 < unchanged < len(pair.captions):
+        if unchanged and changed:
             detail = f"{unchanged} of {len(pair.captions)} captions say that nothing changed"
             yield _exclusion(pair, CONTRADICTION, detail)
-        elif unchanged or (can_read and pair.captions):
+        elif unchanged or (can_read and changed):
             what = "nothing changed" if unchanged else "something changed"
             sayings[f"the captions say that {what}"] = not unchanged
         if mask_classes.get(pair.key) or (pair.key in mask_classes and _shows_all(pair)):
