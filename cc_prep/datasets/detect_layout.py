@@ -156,7 +156,10 @@ def _described(work: _Work, layout: str, proposal: Proposal | None = None) -> Re
         values |= proposal.settings
         remarks += proposal.remarks
     elif layout == "table":
-        values["table"] = {"file": table.only_table(root)}
+        name = table.only_table(root)
+        ours, found_in = proposals.further_columns(root, name)
+        values["table"] = {"file": name, **({"columns": ours} if ours else {})}
+        remarks += found_in
 
     def read(names: Sequence[str]) -> tuple[Manifest, _References]:
         draft = manifest_text.with_values(template, {**values, "splits": [*names]})

@@ -29,6 +29,7 @@ SIDES = (
     ("before", "after"), ("pre", "post"), ("old", "new"), ("original", "edited"),
     ("vorher", "nachher"), ("avant", "apres"), ("antes", "despues"),
     ("source", "target"), ("reference", "candidate"), ("first", "second"), ("left", "right"),
+    ("earlier", "later"), ("past", "present"),
     ("a", "b"), ("t0", "t1"), ("t1", "t2"), ("im1", "im2"), ("0", "1"), ("1", "2"),
 )  # fmt: skip
 MASK_WORDS = {"mask", "masks", "label", "labels", "seg", "segmentation", "gt"}
@@ -111,7 +112,7 @@ def _of_rows(root: str, name: str, file: str, rows: list[Row]) -> Proposal | Non
     mapping, remarks = found
     sides = [mapping.get(side) or side for side in table.COLUMNS]
     named = [[columns.value_at(row, side) for side in sides] for row in values]
-    images = [str(one) for one in next((pair for pair in named if all(pair)), named[0])]
+    images = [str(one).strip() for one in next((pair for pair in named if all(pair)), named[0])]
     settings: dict[str, Any] = {"file": name}
     folder = _folder_of(root, name, file, images)
     missing = ""
@@ -122,14 +123,37 @@ def _of_rows(root: str, name: str, file: str, rows: list[Row]) -> Proposal | Non
     ours = {key: place for key, place in mapping.items() if key != place}
     if ours:
         settings["columns"] = ours
-        shown = ", ".join(f"{key} = {place}" for key, place in ours.items() if place is not None)
-        if shown:
-            remarks.insert(0, f"{name}: {shown}. Correct them in table.columns")
+        remarks[:0] = _corrections(name, ours)
     sections: dict[str, Any] = {"table": settings}
     if CELL.fullmatch(images[0]):
         sections["shards"] = {"pairs_per_shard": 256, "shuffle_seed": None}
         remarks.append("images lie in the table: pairs stay in its order, so that it is read once")
     return Proposal("table", sections, remarks, missing)
+
+
+def _corrections(name: str, ours: Mapping[str, str | None]) -> list[str]:
+    """A remark of the columns that were found, if there are any."""
+    shown = ", ".join(f"{key} = {place}" for key, place in ours.items() if place is not None)
+    return [f"{name}: {shown}. Correct them in table.columns"] if shown else []
+
+
+def further_columns(root: str, name: str) -> tuple[dict[str, str], list[str]]:
+    """What a table with columns before and after calls otherwise than we do, by our names, and what
+    to know of it."""
+    rows = table.read_raw(storage.join(root, name), name)
+    values = [row.values for row in rows if isinstance(row.values, dict)]
+    found = columns_of(values)
+    if found is None or (found[0]["before"], found[0]["after"]) != table.COLUMNS:
+        return {}, []
+    mapping, remarks = found
+    there = {column for row in values for column in row}
+    said = {"caption", "captions"} & there
+    ours = {
+        key: place
+        for key, place in mapping.items()
+        if place is not None and key not in there and not (said and key in ("caption", "captions"))
+    }
+    return ours, [*_corrections(name, ours), *remarks]
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str | None], list[str]] | None:
@@ -217,7 +241,11 @@ def _sides(paths: list[str]) -> tuple[str, str] | None:
             ]
             if differing == [(x, y)]:
                 return one, other
-    return (paths[0], paths[1]) if len(paths) == 2 else None
+    if len(paths) != 2:
+        return None
+    one, other = paths
+    years = [re.findall(r"(?<!\d)(?:19|20)\d\d(?!\d)", path) for path in paths]
+    return (other, one) if all(years) and years[1] < years[0] else (one, other)
 
 
 def _parts(path: str) -> list[str]:
@@ -299,7 +327,7 @@ def _tables(root: str) -> Iterator[str]:
     """The files below a root that may be tables, from the root, those at its top first."""
     for folder in ("", *_folders(root)):
         for name in visible(storage.list_files(storage.join(root, folder) if folder else root)):
-            if name.endswith(table.ENDINGS):
+            if name.lower().endswith(table.ENDINGS):
                 yield f"{folder}/{name}" if folder else name
 
 

@@ -2,7 +2,7 @@
 
     before, after      image files, relative to the data set's root (absolute ones and URLs too,
                        where the manifest says `outside_root: true`)
-    caption            a sentence; `captions`: a list of them (in CSV as JSON)
+    caption            a sentence; `captions`: a list of them (in CSV as JSON, or as pandas does)
     split, id, kind, change_type          where there are any
     mask, mask_before, mask_after         images, non-zero where something changed, where something
                                           vanished, where something appeared; where there are any
@@ -17,6 +17,8 @@ lie in a Parquet file itself (`cc_prep.formats.image_tables`).
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import csv
 import itertools
 import re
@@ -41,8 +43,11 @@ from cc_prep.words import counted
 WANTED = "Put the table (pairs.csv) and its images there, or name its folder with --root"
 # Excel's hint at the separator, and empty lines.
 ABOVE_HEADER = re.compile(r"(\"?sep=.\"?\r?\n)?[\r\n]*", re.IGNORECASE)
+# ['a car left', "it's gone"]; an array of NumPy has no commas.
+LITERAL = re.compile(r"""'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*\"""")
+PANDAS_LIST = re.compile(rf"\[\s*(?:(?:{LITERAL.pattern})(?:\s*,\s*|\s+)?)*\]")
 LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)?")
-NAMES = ("pairs.csv", "pairs.jsonl", "pairs.parquet")
+NAMES = ("pairs.csv", "pairs.tsv", "pairs.jsonl", "pairs.parquet")
 REMEDY = (
     "Columns: before, after, and where there are any caption, split, id, kind, change_type, mask, "
     "mask_before, mask_after"
@@ -61,7 +66,7 @@ ONCE = ("split", "kind", "change_type", *masks.NAMES)
 COLUMNS = ("before", "after")
 KNOWN = {*COLUMNS, "caption", "captions", "id", *ONCE}
 MAX_LISTED = 8
-ENDINGS = (".csv", ".jsonl", ".json", ".parquet")
+ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".parquet")
 NAMED_OTHERWISE = "Say which columns they are: table.columns={before: …, after: …}"
 SPLIT, ANY = "{split}", "*"  # in the name of a file
 NO_KIND = "Use change or no_change"
@@ -86,7 +91,7 @@ class Row:
     @property
     def place(self) -> str:
         """Where it is, for messages."""
-        if self.path.endswith((".parquet", ".json")):
+        if self.path.lower().endswith((".parquet", ".json")):
             return text_files.at_row(self.path, self.number, self.text("id"))
         return text_files.at_line(self.path, self.number)
 
@@ -117,7 +122,7 @@ def parts(root: str) -> dict[str, bool]:
 
 def only_table(root: str) -> str:
     """The name of the one file in `root` that is a table of pairs. Raises UserError."""
-    tables = [n for n in storage.list_files(root) if n.endswith(ENDINGS)]
+    tables = [n for n in storage.list_files(root) if n.lower().endswith(ENDINGS)]
     named = [n for n in tables if n in NAMES] or tables
     names = []
     for name in named:
@@ -306,7 +311,7 @@ def _pair(manifest: Manifest, row: Row) -> ImagePair:
 
 def _image(manifest: Manifest, row: Row, column: str) -> str:
     """The image that a row names in a column, from the root; "" where there is none."""
-    name = row.text(column)
+    name = re.sub(r"^(?:\./)+", "", row.text(column))
     if len(name) > MAX_NAME:
         what = f"{column} has {len(name):,} characters, which is no name of a file"
         raise UserError(f"{row.place}: {what}", "Give the name of the image's file")
@@ -325,19 +330,33 @@ def _id(row: Row, before: str, after: str) -> str:
 
 
 def _captions(row: Row) -> tuple[str, ...]:
-    value: Any = row.values.get("captions")
+    value, single = row.values.get("captions"), row.values.get("caption")
     remedy = "Use `caption` for a sentence, `captions` for a list of them"
-    if isinstance(value, str):
-        try:
-            value = strict_json.loads(value) if value.strip() else None
-        except ValueError:
-            value = ""
-    if value is not None and not isinstance(value, (list, tuple)):
+    if value is None or (isinstance(value, str) and not value.strip()):
+        value = []
+    elif isinstance(value, str):
+        value = _list_in(value)
+    if not isinstance(value, (list, tuple)):
         raise UserError(f"{row.place}: captions are no JSON list", remedy)
-    sentences = [one for one in (*(value or ()), row.values.get("caption")) if one is not None]
+    in_cell = _list_in(single) if isinstance(single, str) else None
+    if in_cell is None or not all(isinstance(one, str) for one in in_cell):
+        in_cell = [single]
+    sentences = [one for one in (*value, *in_cell) if one is not None]
     if not all(isinstance(sentence, str) for sentence in sentences):
         raise UserError(f"{row.place}: a caption is no sentence", remedy)
     return tuple(sentence.strip() for sentence in sentences if sentence.strip())
+
+
+def _list_in(text: str) -> list[Any] | None:
+    """The list that a cell holds, as JSON, or as pandas writes one; None for other text."""
+    text = text.strip()
+    with contextlib.suppress(ValueError):
+        value = strict_json.loads(text)
+        return value if isinstance(value, list) else None
+    with contextlib.suppress(ValueError, SyntaxError):
+        if PANDAS_LIST.fullmatch(text):
+            return [ast.literal_eval(literal) for literal in LITERAL.findall(text)]
+    return None
 
 
 def files(manifest: Manifest, splits: Iterable[str]) -> list[tuple[str, str]]:
@@ -389,7 +408,7 @@ def read_raw(path: str, file: str) -> list[Row]:
         UserError: For what is no table.
     """
     try:
-        if path.endswith(".parquet"):
+        if path.lower().endswith(".parquet"):
             from cc_prep.formats import image_tables  # which needs pyarrow
 
             listed = enumerate(image_tables.read_rows(path, file), 1)
@@ -471,9 +490,10 @@ def text_rows(path: str, data: bytes, remedy: str) -> list[Row]:
 
 def _text_rows(path: str, data: bytes) -> list[Row]:
     text = text_files.decode(data, path)
-    if path.endswith(".json"):
+    if path.lower().endswith(".json"):
         return [Row(path, number, values) for number, values in enumerate(_items(text, path), 1)]
-    read = text_files.json_lines if path.endswith(".jsonl") else _csv_rows
+    is_json = path.lower().endswith((".jsonl", ".ndjson"))
+    read = text_files.json_lines if is_json else _csv_rows
     return [Row(path, number, values) for number, values in read(text, path)]
 
 
@@ -535,7 +555,12 @@ def _csv_rows(text: str, path: str) -> Iterator[tuple[int, dict[str, str | None]
 
 def _header(line: str) -> tuple[str, list[str]]:
     """The separator of a CSV and the names of its columns. Raises csv.Error for a name twice."""
-    names = {mark: next(csv.reader([line], delimiter=mark), []) for mark in ",;\t"}
+    names = {
+        mark: [
+            name.strip() for row in csv.reader([line], delimiter=mark) for name in row
+        ]
+        for mark in ",;\t"
+    }  # fmt: skip
     known = (mark for mark in names if {*COLUMNS} <= {*names[mark]})
     mark = next(known, None) or max(names, key=lambda one: len(names[one]))
     twice = [name for name, count in Counter(filter(None, names[mark])).items() if count > 1]

@@ -275,6 +275,46 @@ def test_one_folder_for_all_splits_that_is_called_like_one(tmp_path: Path) -> No
     assert [pair.before for pair in pairs] == ["test-site/0_a.png", "test-site/1_a.png"]
 
 
+@pytest.mark.parametrize("file", ["pairs.csv", "pairs.tsv", "LIST.CSV"])
+def test_a_table_of_ours_with_other_columns_beside(tmp_path: Path, file: str) -> None:
+    """Keeps away: a flag and captions that nobody reads, since the images are called as ours are,
+    and a table by its ending alone that is none."""
+
+    def make(root: Path) -> None:
+        for i in range(2):
+            for at, side in enumerate(("a", "b")):
+                image(root / side / f"{i}.png", 10 * i + at)
+        rows = ["before,after,description,changed", "a/0.png,b/0.png,a car left,True",
+                "a/1.png,b/1.png,all is quiet,False"]  # fmt: skip
+        text = "\n".join(rows)
+        (root / file).write_text(text.replace(",", "\t") if file.endswith("tsv") else text)
+
+    recognised, pairs = found(make, tmp_path / "d")
+    assert [(pair.kind, pair.captions) for pair in pairs] == [
+        ("change", ("a car left",)), ("no_change", ("all is quiet",)),
+    ]  # fmt: skip
+    what = "caption = description, kind = changed"
+    assert f"{file}: {what}. Correct them in table.columns" in recognised.remarks
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "swapped"),
+    [
+        ("img_2024", "img_2020", True),
+        ("later", "earlier", True),
+        ("t_2021-12-30", "t_2022-01-02", False),
+        ("im_2020_512", "im_2024_256", False),
+        ("x_30-12", "y_02-01", False),
+    ],
+)
+def test_years_tell_the_order(first: str, second: str, swapped: bool) -> None:
+    """Keeps away: the image after as the one before, by the order of columns."""
+    mapped = proposals.columns_of([{first: "a.png", second: "b.png"}])
+    assert mapped is not None
+    expected = (second, first) if swapped else (first, second)
+    assert (mapped[0]["before"], mapped[0]["after"]) == expected
+
+
 def test_a_cell_of_the_first_row_may_be_empty() -> None:
     """Keeps away: captions and masks that are not read, since the first pair has none."""
     rows = [

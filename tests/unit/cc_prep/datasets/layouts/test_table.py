@@ -49,6 +49,33 @@ def every(dataset: Manifest) -> list[ImagePair]:
     return [pair for split in dataset.splits for pair in datasets.pairs(dataset, split)]
 
 
+@pytest.mark.parametrize(
+    ("cell", "captions"),
+    [
+        ('["a car left", "it is gone"]', ("a car left", "it is gone")),
+        ("""['a car left', "it's gone"]""", ("a car left", "it's gone")),
+        ("""['a car left'\n 'it is gone']""", ("a car left", "it is gone")),
+        ("[]", ()),
+        ("[sign] a car left", ("[sign] a car left",)),
+        ("['a' + 'b']", ("['a' + 'b']",)),
+        ("[1, 2]", ("[1, 2]",)),
+    ],
+)
+def test_a_cell_of_captions(tmp_path: Path, cell: str, captions: tuple[str, ...]) -> None:
+    """Keeps away: a list as json, pandas or NumPy writes it, learned as one sentence."""
+    write_csv(tmp_path, [{"before": "a.png", "after": "b.png", "caption": cell}])
+    [pair] = every(settings(tmp_path))
+    assert pair.captions == captions
+
+
+def test_blanks_and_dots_are_no_names(tmp_path: Path) -> None:
+    """Keeps away: two pairs of one, and images that are "not there" after a blank."""
+    rows = "before, after, caption\n./a.png, b.png, gone\na.png,././b.png,it left\n"
+    (tmp_path / "pairs.csv").write_text(rows)
+    [pair] = every(settings(tmp_path))
+    assert (pair.before, pair.after, pair.captions) == ("a.png", "b.png", ("gone", "it left"))
+
+
 def test_a_table_as_a_spreadsheet_writes_it(tmp_path: Path) -> None:
     write_csv(tmp_path)
     train, val = every(settings(tmp_path))
@@ -281,7 +308,7 @@ def test_empty_cells_beyond_the_header_are_nothing(tmp_path: Path) -> None:
     assert pair.captions == ("gone",)
 
 
-@pytest.mark.parametrize("name", ["Caption", " caption", "ID"])
+@pytest.mark.parametrize("name", ["Caption", "ID"])
 def test_a_column_that_is_nearly_known(tmp_path: Path, name: str) -> None:
     """Keeps away: a table whose captions are passed over without a word."""
     (tmp_path / "pairs.csv").write_text(f"before,after,{name}\na,b,gone\n")
