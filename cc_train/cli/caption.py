@@ -364,7 +364,9 @@ def _run_and_images(paths: tuple[str, ...]) -> tuple[str, tuple[str, str] | None
 
     if len(paths) > 3:
         raise UserError(f"{len(paths)} paths given", "Give RUN, BEFORE and AFTER, or --pairs")
-    if (len(paths) == 2 and _names_a_captioner(paths[0])) or (
+    ends = {Path(path).suffix.lower() for path in paths}
+    are_images = len(ends) == 1 and ends != {""}
+    if (len(paths) == 2 and _names_a_captioner(paths[0]) and not are_images) or (
         len(paths) == 1 and Path(paths[0]).is_file()
     ):
         raise UserError("only one image is given", "Give RUN, BEFORE and AFTER, or --pairs")
