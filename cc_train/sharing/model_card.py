@@ -18,6 +18,7 @@ from cc_prep.errors import UserError
 from cc_train import calibration
 from cc_train.data.shard_index import Entry
 from cc_train.evaluation import evaluation, evaluation_files
+from cc_train.evaluation.captions.coco import scene_of
 from cc_train.evaluation.comparing import bootstrap
 from cc_train.evaluation.evaluation_files import (
     TOTAL,
@@ -233,10 +234,12 @@ def _render(template: str, **values: Any) -> str:
 
 def _value(name: str, value: float, items: Sequence[ScoredPair]) -> str:
     """A measure of the corpus, with an interval where it is the mean over the pairs."""
-    if name not in OWN_MEANS or len(items) < 2:
+    if name not in OWN_MEANS:
         return f"{value:.2f}"
     names = [item.name for item in items]
     scores = [item.scores[name] for item in items]
+    if len(set(map(scene_of, names))) < 2:  # scenes are drawn
+        return f"{value:.2f}"
     low, high = bootstrap.interval(names, scores, np.random.default_rng(0))
     return f"{value:.2f} ({low:.2f} … {high:.2f})"
 
