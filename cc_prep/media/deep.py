@@ -41,6 +41,7 @@ ORIENTATION = 274  # of TIFF and EXIF
 BANDS = (PHOTOMETRIC.MINISBLACK, PHOTOMETRIC.RGB)  # whose samples are bands
 PNM = re.compile(rb"P[56](?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+(\d+)\s")
 JPEG2000_SIZE = re.compile(rb"\xff\x4f\xff\x51.{38}(.)", re.DOTALL)  # and bits of a component
+MAX_NEGATIVE = 0.05  # of the values: resampling makes some
 REMEDY = (
     "Say what is black and what white: image.scale in a manifest, --scale of cc-train caption, as "
     "percentile or as [low, high]"
@@ -204,10 +205,19 @@ def _of_type(images: Sequence[Values], samples: Sequence[list[np.ndarray]]) -> t
     half at most, as resampling does; larger ones to the largest value of their type.
 
     Raises:
-        RejectedPair: For images of two types, whose values do not mean the same.
+        RejectedPair: For images of two types, whose values do not mean the same, and for values of
+            which many are negative, as of [-1, 1] or decibels: they would be black.
     """
     if images[0].window is not None:
         return images[0].window
+    for image, of in zip(images, samples, strict=True):
+        values = np.concatenate(of)
+        # The smallest of all may stand for no data, as -9999 does, without the file saying so.
+        below = (values < 0) & (values > values.min(initial=0))
+        negative = float(below.mean()) if len(values) else 0.0
+        if negative > MAX_NEGATIVE:
+            detail = f"{image.name}: {100 * negative:.0f} % of its values are negative"
+            raise RejectedPair(Reason.UNREADABLE_IMAGE, f"{detail}, and would be black", REMEDY)
     whites = {image.white for image in images}
     if len(whites) > 1:
         what = " and ".join(str(image.bands.dtype) for image in images[:2])

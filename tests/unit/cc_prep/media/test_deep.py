@@ -133,6 +133,19 @@ def test_a_range_beside_the_values_is_rejected() -> None:
     images.decode(tiff(dim), "x", values=ImageValues(scale=(0.0, 3000.0)))
 
 
+def test_negative_values_need_a_scale() -> None:
+    """Keeps away: the darker half of an image of -1 to 1, or of decibels, that is all black."""
+    normalised = (NARROW - NARROW.mean()) / np.ptp(NARROW)
+    with pytest.raises(RejectedPair, match=r"x: [45]\d % of its values are negative, and would be"):
+        images.decode(tiff(normalised.astype(np.float32)), "x")
+    shown = images.decode(
+        tiff(normalised.astype(np.float32)), "x", values=ImageValues(scale=(-1, 1))
+    )
+    assert np.ptp(shown) > 100
+    few = np.where(np.arange(NARROW.size).reshape(NARROW.shape) % 4, NARROW, -9999)
+    images.decode(tiff(few.astype(np.float32)), "x", values=ImageValues())
+
+
 def test_both_images_of_a_pair_have_one_range(tmp_path: Any) -> None:
     """Keeps away: a change of everything, since each image was stretched by itself."""
     before, after = NARROW, NARROW.copy()
