@@ -43,12 +43,12 @@ PNM = re.compile(rb"P[56](?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n)+\d+(?:\s|#[^\n]*\n
 JPEG2000_SIZE = re.compile(rb"\xff\x4f\xff\x51.{38}(.)", re.DOTALL)  # and bits of a component
 MAX_NEGATIVE = 0.05  # of the values: resampling makes some
 REMEDY = (
-    "Say what is black and what white: image.scale in a manifest, --scale of cc-train caption, as "
-    "percentile or as [low, high]"
+    "Say what is black and what white, as percentile or as [low, high]: image.scale in a manifest, "
+    "--scale of cc-train caption, scale= in Python"
 )
 BANDS_REMEDY = (
-    "Name those of red, green and blue, counted from 1: image.bands in a manifest, --bands of "
-    "cc-train caption, such as [3, 2, 1]"
+    "Name those of red, green and blue, counted from 1, such as [3, 2, 1]: image.bands in a "
+    "manifest, --bands of cc-train caption, bands= in Python"
 )
 
 
