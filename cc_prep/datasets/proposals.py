@@ -190,7 +190,23 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str | None]
     _put(mapping, first, "id", id)
     types = (name for name in TYPE_COLUMNS if isinstance(first.get(name), str))
     _put(mapping, first, "change_type", next(types, None))
+    for name in table.ONCE:
+        place = mapping.get(name)
+        if place not in (None, name) and not _is_of_pairs(rows, sides, str(place)):
+            del mapping[name]
+            remarks.append(f"{place} differs within a pair, and is not read as {name}")
     return mapping, remarks
+
+
+def _is_of_pairs(rows: Sequence[Mapping[str, Any]], sides: tuple[str, str], place: str) -> bool:
+    """Whether all rows of each pair that fill a column say the same there."""
+    values: dict[tuple[str, ...], str] = {}
+    for row in rows:
+        value = columns.value_at(row, place)
+        pair = tuple(str(columns.value_at(row, side)) for side in sides)
+        if value not in EMPTY and values.setdefault(pair, str(value)) != str(value):
+            return False
+    return True
 
 
 def _filled(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

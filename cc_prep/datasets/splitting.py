@@ -57,7 +57,7 @@ def split(
         groups: By id.
 
     Raises:
-        UserError: Where one cluster is larger than the largest split may be.
+        UserError: Without pairs, and where one cluster is larger than the largest split may be.
     """
     if not pairs:
         raise UserError(f"{manifest.root}: no pairs to divide", "Is --root its folder?")

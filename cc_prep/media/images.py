@@ -32,7 +32,7 @@ MAX_BYTES = 2**29  # of a file: MAX_PIXELS of four 16-bit values
 PART = "#"  # before what names a part of a file
 FRAME = f"{PART}frame="  # between a video's path and the number of a frame
 FRAME_NUMBER = "[0-9]{1,15}"
-CELL = re.compile(r".+\.parquet#row=[0-9]{1,12},.+", re.DOTALL)  # an image in a table
+CELL = re.compile(r".+\.(?i:parquet)#row=[0-9]{1,12},.+", re.DOTALL)  # an image in a table
 STORED = ("PNG", "JPEG", "WEBP")  # what our own shards hold
 # What a data set may hold. Not EPS: Pillow runs Ghostscript on it, whatever the file is called.
 DECODED = (*STORED, "BMP", "GIF", "TIFF", "PPM", "JPEG2000", "TGA")

@@ -116,7 +116,7 @@ def parts(root: str) -> dict[str, bool]:
     try:
         only_table(root)
     except UserError:
-        return {"a table (pairs.csv, .jsonl or .parquet)": False}
+        return {"a table (pairs.csv, .tsv, .jsonl or .parquet)": False}
     return {"a table": True}
 
 
@@ -311,7 +311,7 @@ def _pair(manifest: Manifest, row: Row) -> ImagePair:
 
 def _image(manifest: Manifest, row: Row, column: str) -> str:
     """The image that a row names in a column, from the root; "" where there is none."""
-    name = re.sub(r"^(?:\./)+", "", row.text(column))
+    name = re.sub(r"^(?:\./+)+", "", row.text(column))
     if len(name) > MAX_NAME:
         what = f"{column} has {len(name):,} characters, which is no name of a file"
         raise UserError(f"{row.place}: {what}", "Give the name of the image's file")
@@ -332,7 +332,7 @@ def _id(row: Row, before: str, after: str) -> str:
 def _captions(row: Row) -> tuple[str, ...]:
     value, single = row.values.get("captions"), row.values.get("caption")
     remedy = "Use `caption` for a sentence, `captions` for a list of them"
-    if value is None or (isinstance(value, str) and not value.strip()):
+    if value is None or (isinstance(value, str) and value.strip() in ("", "null")):
         value = []
     elif isinstance(value, str):
         value = _list_in(value)
@@ -462,6 +462,8 @@ def _as_ours(row: Row, settings: Table) -> Row:
         name: None if place is None else columns.value_at(row.values, place)
         for name, place in settings.columns.items()
     }
+    if settings.columns.get("caption") == "captions":
+        ours.setdefault("captions", None)  # they are read once
     return replace(row, values={**row.values, **ours})
 
 
@@ -476,7 +478,7 @@ def _is_wanted(row: Row, settings: Table) -> bool:
 
 
 def text_rows(path: str, data: bytes, remedy: str) -> list[Row]:
-    """The rows of a CSV, of JSON or of JSON lines (.jsonl), which have at least before and after.
+    """The rows of a CSV, of JSON or of JSON lines, which have at least before and after.
 
     Raises:
         UserError: For what is none of them, and with `remedy` for a table without rows or without

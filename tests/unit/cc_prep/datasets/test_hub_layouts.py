@@ -297,6 +297,18 @@ def test_a_table_of_ours_with_other_columns_beside(tmp_path: Path, file: str) ->
     assert f"{file}: {what}. Correct them in table.columns" in recognised.remarks
 
 
+def test_a_column_that_differs_within_a_pair_is_none_of_it() -> None:
+    """Keeps away: a table that is refused, since each caption of a pair has a topic of its own."""
+    rows = [
+        {"before": "a.png", "after": "b.png", "caption": "a car left", "topic": "vehicle"},
+        {"before": "a.png", "after": "b.png", "caption": "a house", "topic": "building"},
+    ]
+    mapped = proposals.columns_of(rows)
+    assert mapped is not None
+    assert "change_type" not in mapped[0]
+    assert "topic differs within a pair, and is not read as change_type" in mapped[1]
+
+
 @pytest.mark.parametrize(
     ("first", "second", "swapped"),
     [

@@ -68,6 +68,22 @@ def test_a_cell_of_captions(tmp_path: Path, cell: str, captions: tuple[str, ...]
     assert pair.captions == captions
 
 
+def test_a_list_of_captions_under_another_name_is_read_once(tmp_path: Path) -> None:
+    """Keeps away: captions twice, as `caption` and as `captions`."""
+    rows = [{"before": "a.png", "after": "b.png", "captions": '["it left", "gone"]'}]
+    write_csv(tmp_path, rows)
+    for columns in ([], ["table.columns={caption: captions}"]):
+        [pair] = every(settings(tmp_path, *columns))
+        assert pair.captions == ("it left", "gone")
+
+
+def test_null_is_no_list_of_captions(tmp_path: Path) -> None:
+    """Keeps away: a table that is refused, since it writes so where there are none."""
+    write_csv(tmp_path, [{"before": "c.png", "after": "d.png", "captions": "null"}])
+    [pair] = every(settings(tmp_path))
+    assert pair.captions == ()
+
+
 def test_blanks_and_dots_are_no_names(tmp_path: Path) -> None:
     """Keeps away: two pairs of one, and images that are "not there" after a blank."""
     rows = "before, after, caption\n./a.png, b.png, gone\na.png,././b.png,it left\n"
