@@ -42,7 +42,7 @@ CONFIG = "procap_mini"
 PACKAGED, ENCODER = "procap-mini", "intermediate_generator."
 RESULTS = "benchmarks/results/imagining.jsonl"
 MARK = "imagining labels"
-FIGURES = ("exact", "told apart", "type", "color", "shape", "CIDEr")
+FIGURES = ("exact", "told apart", "type", "color")
 # (scenes, seed) of each set: those that procap-mini learned from, and new ones.
 SCENES = {"scenes": (2000, 11), "test": (500, 49)}
 SHARD = 32  # scenes
