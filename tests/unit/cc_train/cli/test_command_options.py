@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cc_prep.errors import UserError
 from cc_train import Caption
 from cc_train.cli import caption
+from cc_train.runs import run_folder
 from tests.commands import cc_train
 
 
@@ -77,3 +79,11 @@ def test_an_output_that_cannot_be_written_is_said_first(command: str, tmp_path: 
     done = cc_train(*words)
     assert done.returncode == 2
     assert "not a folder" in done.stderr or "not a file" in done.stderr
+
+
+def test_two_files_of_one_ending_are_two_images() -> None:
+    """Keeps away: "only one image is given" for two files of a kind that is no image's here."""
+    pair = ("folder/a.heic", "folder/b.heic")
+    assert caption._run_and_images(pair) == (run_folder.SHIPPED, pair)
+    with pytest.raises(UserError, match="only one image is given"):
+        caption._run_and_images(("owner/captioner", "a.png"))

@@ -49,6 +49,18 @@ def test_a_card_says_how_captions_were_decoded(
             model_card.measured(tmp_path)
 
 
+def test_one_scene_has_no_interval(tmp_path: Path) -> None:
+    """Keeps away: "50.00 (50.00 … 50.00)" of two pairs of one scene, since scenes are drawn."""
+    scores = {"groups": {"total": {"pairs": 2, "CIDEr": 50.0}}, **SAID}
+    (tmp_path / "scores.json").write_text(json.dumps(scores))
+    for names, expected in ((("s-1-change", "s-1-no_change"), "50.00"),
+                            (("s-1-change", "s-2-change"), "50.00 (0.00 … 100.00)")):  # fmt: skip
+        items = [{**ITEM, "id": name, "scores": {"CIDEr": 100.0 * i}}
+                 for i, name in enumerate(names)]  # fmt: skip
+        (tmp_path / "items.jsonl").write_text("".join(json.dumps(one) + "\n" for one in items))
+        assert model_card.measured(tmp_path).measures["CIDEr"] == expected
+
+
 def test_statistics_are_not_called_parameters(tmp_path: Path) -> None:
     """Keeps away: the means of channels, counted as if they were learned."""
     assert "holds 3 numbers as float16: parameters and statistics." in card(tmp_path, "pair")
